@@ -53,6 +53,7 @@ def translation_of(old: Path) -> dict[str, str]:
     """
     from espo_luigi.config.dialects import translate
     from espo_luigi.config.load import folders_of, merged
+    from espo_luigi.config.usual import NEWEST
     from espo_luigi.errors import ConfigurationError
     from espo_luigi.fields import find_in
     from espo_luigi.tasks.context import paths_in
@@ -78,6 +79,7 @@ def translation_of(old: Path) -> dict[str, str]:
         )
     _name_files(content, folders_of(read), texts)
     paths: dict[str, Any] = {section: content.pop(section) for section in ("paths", "demo") if section in content}
+    content.setdefault("usual", NEWEST)
     return texts | {"config.yml": _as_yaml(content), "paths.yml": _as_yaml(paths)}
 
 

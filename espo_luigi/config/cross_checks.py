@@ -179,11 +179,14 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
             )
     limited = {f"clean_up.variables.{name}": one.limit_var for name, one in config.clean_up.variables.items()}
     limited["clean_up.xscen_clean_up"] = config.clean_up.xscen_clean_up.limit_var
-    for path, name in ((path, name) for path, names in limited.items() for name in names):
+    keys = [(f"{path}.limit_var.{name}", name) for path, names in limited.items() for name in names]
+    trainings = config.biasadjust.trainings.items()
+    keys += [(f"{path}.ratio_to", name) for name, (path, one) in trainings if getattr(one, "ratio_to", None)]
+    for path, name in keys:
         units = row_of(name, config.table).units
         if name not in products or (units and not converts("1 W m-2", units)):
             got = f"{name} is in {units}" if name in products else f"{name} is no product{nearest(name, products)}"
-            raise ConfigurationError(f"`{path}.limit_var.{name}`: {got}; expected a product in W m-2, such as rsds.")
+            raise ConfigurationError(f"`{path}`: {got}; expected a product in W m-2, such as rsds.")
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:

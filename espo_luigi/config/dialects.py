@@ -155,7 +155,7 @@ def _move(content: Content, old: KeyPath, new: KeyPath, written: dict[KeyPath, K
                 raise ConfigurationError(
                     f"Both `{'.'.join(target)}` and `{'.'.join(at)}` (its other spelling) are given. Keep one of them."
                 )
-            _put(content, target, holder.pop(key))
+            put(content, target, holder.pop(key))
             written[target] = as_written(at, written)
         if keys and not holder:
             _take(content, outer)
@@ -169,7 +169,7 @@ def _has(content: Any, at: KeyPath) -> bool:
     return True
 
 
-def _put(content: Content, at: KeyPath, value: Any) -> None:
+def put(content: Content, at: KeyPath, value: Any) -> None:
     """Add a value that is absent; where a text or a list takes a section's place, that is an error of its own."""
     for key in at[:-1]:
         inner = content.setdefault(key, {})
@@ -279,7 +279,7 @@ def translate(content: Content) -> dict[KeyPath, KeyPath]:
         left = _take(content, tuple(where.split(".")))
         unused += [f"{where}.{key}" for key in left] if isinstance(left, dict) else [where] if left else []
     for where, value in (*_V2_DEFAULTS, ("extraction.simulation.fill_in_time", _fillings(content))):
-        _put(content, tuple(where.split(".")), value)
+        put(content, tuple(where.split(".")), value)
     if unused:
         logger.info("keys without effect here: %s", ", ".join(unused))
     return written
@@ -308,7 +308,7 @@ def null_older_keys(own: Content, before: Content) -> None:
             if _has(before, older) and older != at:
                 if len(at) >= len(new):
                     _remove(own, at)
-                _put(own, older, None)
+                put(own, older, None)
 
 
 def _nulls(content: Content, at: KeyPath) -> Iterator[KeyPath]:
@@ -347,7 +347,7 @@ def _put_extents(content: Content, written: dict[KeyPath, KeyPath]) -> None:
         value = _take(content, ("QC", key))
         for at in (("health_checks", "scopes", "QC"), ("health_checks", "inputs", "scopes", "QC")):
             if value is not None and _has(content, at):
-                _put(content, (*at, key), value)
+                put(content, (*at, key), value)
                 written[*at, key] = ("QC", key)
 
 
@@ -361,7 +361,7 @@ def _put_chunks(content: Content, written: dict[KeyPath, KeyPath]) -> None:
                 for name in [name for name in chunks if name != "realization" and (section, name) != ("final", "time")]:
                     size = chunks.pop(name)
                     for dim in _DIMENSIONS.get(name, (name,)):
-                        _put(content, ("custom", key, dim), size)
+                        put(content, ("custom", key, dim), size)
                         written["custom", key, dim] = (*at, name)
 
 
@@ -381,7 +381,7 @@ def _put_periods(content: Content, written: dict[KeyPath, KeyPath]) -> None:
         if given and not _has(content, ("custom", key)):
             at, periods = given[0]
             listed = each_period(periods)
-            _put(content, ("custom", key), listed[0] if len(listed) == 1 else periods)
+            put(content, ("custom", key), listed[0] if len(listed) == 1 else periods)
             written["custom", key] = (*at, "periods")
 
 

@@ -74,7 +74,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     folders = folders_of(paths)
     written = {**written, **translate(content)}
     try:
-        give_usual_settings(content)
+        with_usual = give_usual_settings(content)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error
     fill_in(content)
@@ -85,7 +85,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         explained = explain(error, RunConfig, written, places)
         raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
     try:
-        config._written, config._files = written, tuple(paths)
+        config._written, config._files, config._with_usual = written, tuple(paths), tuple(with_usual)
         return checked(config)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error

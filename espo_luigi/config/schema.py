@@ -26,6 +26,7 @@ from espo_luigi.config.outcomes import (
 )
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
+from espo_luigi.config.usual import NEWEST, Usual
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section, filled
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, Consistency, each_period
@@ -67,6 +68,10 @@ class RunConfig(Section):
     subregions: Subregions | None = OmitDefault("slices of cells, as ESPO v2 cuts land, in place of `custom.regions`")
     production: str | None = OmitDefault(
         "the production line by its name; espo-v2 by default where `subregions` is given, else espo-2024"
+    )
+    usual: Usual = OmitDefault(
+        "the dated name of the usual settings of adjustments; the newest by default, so write it for a run that lasts",
+        NEWEST,
     )
     domain: Region = Field(
         description=(
@@ -115,6 +120,7 @@ class RunConfig(Section):
 
     _written: Written = PrivateAttr(default={})
     _files: tuple[Path, ...] = PrivateAttr(default=())
+    _with_usual: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="before")
     @classmethod
@@ -125,6 +131,11 @@ class RunConfig(Section):
     def files(self) -> tuple[Path, ...]:
         """The absolute paths of the files that were merged, in their order: a `base` before the file that names it."""
         return self._files
+
+    @property
+    def with_usual(self) -> tuple[str, ...]:
+        """The keys below `biasadjust.variables` that have usual settings, which `usual` names."""
+        return self._with_usual
 
     def name_of(self, key: str) -> str:
         """Return a key as the user's files have it: `custom.amno_region`, for example, for `domain`."""

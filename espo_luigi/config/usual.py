@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from espo_luigi.config.dialects import Content, mappings
+from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.choices import TOGETHER, each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
+Usual = Literal["2026-12"]
+"""The names of usual settings, the newest last. A change that moves numbers gives a new name in place of the former."""
+NEWEST: Usual = get_args(Usual)[-1]
 # Those of xsdba's methods that the usual settings suit.
 _METHODS = ("DetrendedQuantileMapping", "QuantileDeltaMapping")
 # What a method of several variables takes of a variable's own settings.
@@ -21,12 +24,16 @@ _TAKEN = {
     "OTC": ("jitter_under", "additive_space"),
     "dOTC": ("kind", "jitter_under", "adapt_freq_thresh", "additive_space"),
 }
+# Variables that a day and its latitude limit, and by what; in the table's units.
+_LIMITED = {"rsds": "potential_radiation"}
 # Of a window in which quantile delta mapping ranks: a trend over all years would decide the ranks.
 _YEARS = 30
 
 
-def give_usual_settings(content: Content) -> None:
+def give_usual_settings(content: Content) -> list[str]:
     """Lay what is given of an adjustment without `training_args` over its variable's usual settings.
+
+    Returns the keys below `biasadjust.variables` that have usual settings.
 
     Raises
     ------
@@ -34,11 +41,13 @@ def give_usual_settings(content: Content) -> None:
         If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied, or
         the section contradicts itself.
     """
+    having, limited = list[str](), list[str]()
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():
             how = {} if given is None else given
             if isinstance(how, Mapping) and how.get("method") in TOGETHER:
                 adjusted[name] = _laid_over(_together(content, how), how)
+                having, limited = [*having, name], [*limited, *_limited(content, _names(how))]
             elif isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
                 of, _, method = str(how.get("method") or _METHODS[0]).rpartition(".")
                 method = _METHODS[0] if (of, method) == ("", "dqm") else method
@@ -46,9 +55,26 @@ def give_usual_settings(content: Content) -> None:
                     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
                     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
                     usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
+                    if how.get("engine") == "xsdba":  # which has no nearest_quantile
+                        usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
                     if method == _METHODS[1] and _long_enough(content, how, _YEARS):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
+                    having, limited = [*having, name], [*limited, *_limited(content, [name])]
+    for name in limited:
+        where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
+        put(content, (*where.split("."), "limit_var", name), _LIMITED[name])
+    return having
+
+
+def _limited(content: Content, names: list[str]) -> list[str]:
+    return [one for one in names if one in _LIMITED and _row(content, one).units == VARIABLES[one].units]
+
+
+def _names(how: Mapping[str, Any]) -> list[str]:
+    """Return the names of a group's variables; what are none is told of when all is validated."""
+    names = how.get("variables")
+    return list(names) if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names) else []
 
 
 def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,12 +88,13 @@ def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usual settings of a method for a group; names that are none are told of when all is validated."""
-    method, own, names = str(how["method"]), {}, how.get("variables")
-    for name in names if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names) else ():
+    method, own, names = str(how["method"]), {}, _names(how)
+    for name in names:
         # Dry days are adapted in the method, not before it, as in pools.
         of_one = usual_settings(_row(content, name), _METHODS[0], pooled=True)["training_args"]
         found = of_one | of_one["xclim_train_args"]
         own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
+        own[name] |= {"ratio_to": _LIMITED[name]} if _limited(content, [name]) else {}
     by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
     training = how.get("training_args")
     group: dict[str, Any] = {"group": "time.month"}
@@ -137,7 +164,7 @@ def usual_settings(known: Variable, method: str, *, pooled: bool) -> dict[str, A
             train |= {"adapt_freq_thresh": adapted["thresh"], "max_tail_factor": 10} if pooled else {}
         # Where all days of a window are zero (polar night, a summer without snow), so is the trend.
         loess |= {} if known.is_range else {"mult_skip_zeros": True}
-    adjust: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
+    adjust: dict[str, Any] = {"interp": "nearest_quantile", "extrapolation": "constant"}
     adjusting: dict[str, Any] = {"xclim_adjust_args": adjust}
     if method == _METHODS[0]:
         adjust["detrend"] = {"LoessDetrend": loess}

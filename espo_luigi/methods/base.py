@@ -126,7 +126,8 @@ class Method:
     A block is a mapping of series in memory: `reference` and `historical` while training, `simulation` while
     adjusting, and `cell`, each cell's place in the domain. Series are xr.DataArray (cells…, [realization], time) with
     their dates along `time`, and all have the units of `setup`. With `variables_together`, `variable` is their first
-    dimension, and `setup.units` has the units of each. A cell without data is NaN throughout, and has to stay so.
+    dimension, `setup.units` has the units of each, and `latitude` is that of each cell, if the series have some. A cell
+    without data is NaN throughout, and has to stay so.
 
     Attributes
     ----------

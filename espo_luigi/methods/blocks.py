@@ -27,6 +27,7 @@ from espo_luigi.science.chunks import (
     VARIABLE,
     Blocks,
     assign_coords,
+    cell_dims,
     check_same_cells,
     rechunk_variable,
 )
@@ -278,6 +279,9 @@ class _Job:
         chosen = self.named.chosen(setup)
         # A dataset has a single `time`.
         others = {name: one.rename(time=_CALIBRATION) for name, one in self.calibration.items()}
+        if chosen.variables_together and "lat" in part.coords:
+            cell = part.isel({dim: 0 for dim in part.dims if dim not in cell_dims(part)}, drop=True)
+            others["latitude"] = xr.DataArray(part["lat"].variable).broadcast_like(cell.drop_vars(cell.coords))
         blocks = Blocks.of(
             {"simulation": part, **others},
             others=None if training is None else training.drop_attrs(deep=False),
@@ -346,7 +350,7 @@ def _counted(made: xr.Dataset, method: Method) -> xr.Dataset:
 def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[str, xr.DataArray], xr.Dataset]:
     """Return the block's series and its training, as a method gets them."""
     cells = block["cell"].dims
-    series = {"cell": block["cell"]}
+    series = {name: block[name] for name in ("cell", "latitude") if name in block}
     for name in (name for name in ("simulation", "reference", "historical") if name in block):
         data, axis = block[name], setup.time
         if _CALIBRATION in data.dims and setup.calibration is not None:

@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import InitErrorDetails
+from scipy.ndimage import distance_transform_edt
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
@@ -38,6 +39,7 @@ from espo_luigi.science import seeds
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.finalize.radiation import potential_radiation
 from espo_luigi.science.units import threshold_in
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ if TYPE_CHECKING:  # compiled kernels take longer to import than a configuration
     from espo_luigi.methods.mbcn.transform import Plan
 
 _SERIES = ("reference", "historical", "simulation")
+# On days that could not have so much, parts of the potential radiation are no numbers to adjust.
+_DARK = "1 W m-2"
 _DIM = "multivar"
 
 
@@ -85,12 +89,17 @@ class VariableArguments(Arguments):
     additive_space: AdditiveSpace | None = Field(
         default=None, description="{lower_bound, upper_bound, trans, margin, clip_next_to_bounds}, as for one variable"
     )
+    ratio_to: Literal["potential_radiation"] | None = OmitDefault(
+        "days are adjusted and exchanged as parts of this, at most 1: of rsds, the clearness index"
+    )
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> VariableArguments:
         kind, tail = self.kind or "+", getattr(self, "max_tail_factor", None)
         if self.adapt_freq_thresh and kind != "*":
             raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
+        if self.ratio_to and (self.adapt_freq_thresh or (self.additive_space and self.additive_space.arguments())):
+            raise ValueError("ratio_to has neither adapt_freq_thresh nor additive_space, whose values are no ratios")
         if self.additive_space and self.additive_space.arguments() and (kind != "+" or tail is not None):
             raise ValueError(f'additive_space needs kind "+" without max_tail_factor, and the kind is {kind!r}')
         return self
@@ -256,8 +265,7 @@ class Together(Method):
         for name, under in _dry(setup).items():
             values = made[list(setup.units).index(name)]
             values[values < under] = 0
-        of_each = zip(made, _spaces(setup).values(), strict=True)
-        scenario = np.stack([_put_back(values, space, setup) for values, space in of_each])
+        scenario = np.stack([_put_back(made[place], name, block, setup) for place, name in enumerate(setup.units)])
         return data.copy(data=scenario.reshape(data.shape)).to_dataset(name="scenario")
 
     def steps(
@@ -273,16 +281,18 @@ class Together(Method):
         series = _series(block, setup)
         traced = np.full((len(TRACED), *series["simulation"].shape), np.nan)
         made = _by_kernels(series, setup, block["cell"].values.ravel(), traced)
-        traced[0, place] = _put_back(traced[0, place], space, setup)
+        traced[0, place] = _put_back(traced[0, place], variable, block, setup)
         given, value = (
-            float(_put_back(one[place], space, setup)[0, member, day]) for one in (series["simulation"], made)
+            float(_put_back(one[place], variable, block, setup)[0, member, day]) for one in (series["simulation"], made)
         )
         told = steps_of_day(
             traced[:, place, 0], given, value, setup, variable=variable, units=unit, day=day, member=member
         )
         if not told:
             return []
-        if not space and given != float(block["simulation"].values.reshape(made.shape)[place, 0, member, day]):
+        if variable in _by_variable(setup, "ratio_to"):
+            told.insert(0, Step("ratio", float(series["simulation"][place, 0, member, day]), "1", "Of the potential."))
+        elif not space and given != float(block["simulation"].values.reshape(made.shape)[place, 0, member, day]):
             told.insert(0, Step("noise", given, unit, "Values below `jitter_under` are noise."))
         if made[place, 0, member, day] < _dry(setup).get(variable, -np.inf):
             told.append(Step("dry", 0.0, unit, "Amounts below `jitter_under` are 0 again."))
@@ -436,10 +446,35 @@ def _series(block: Block, setup: Setup) -> dict[str, np.ndarray]:
     return {name: _prepared(block, name, setup) for name in _SERIES}
 
 
-def _put_back(values: np.ndarray, space: Bounded | None, setup: Setup) -> np.ndarray:
+def _potential(block: Block, name: str, series: str, setup: Setup) -> np.ndarray:
+    """Return the potential radiation, (cell, 1, time), of a series' cells and dates."""
+    if "latitude" not in block:
+        raise DataError(f"{name} is a part of the potential radiation (ratio_to); cells need a coordinate lat.")
+    axis = setup.time if series == "simulation" else setup.calibration
+    assert axis is not None
+    return potential_radiation(axis, block["latitude"].values.ravel(), setup.units[name])[:, None]
+
+
+def _as_parts(values: np.ndarray, potential: np.ndarray, dark: float) -> np.ndarray:
+    """Return values (cell, member, time) as parts of the potential, at most 1; dark days have a lit day's.
+
+    That is the lit day as far beyond the edge of the dark: parts of next to nothing would be exchanged as numbers.
+    """
+    parts = np.minimum(values / np.maximum(potential, dark), 1)
+    for cell, lit in enumerate(potential[:, 0] > dark):
+        if lit.any() and not lit.all():
+            edge = distance_transform_edt(~lit, return_distances=False, return_indices=True)[0]
+            mirrored = np.clip(2 * edge - np.arange(lit.size), 0, lit.size - 1)
+            parts[cell] = parts[cell][:, np.where(lit[mirrored], mirrored, edge)]
+    return np.where(np.isnan(values), np.nan, parts)
+
+
+def _put_back(values: np.ndarray, name: str, block: Block, setup: Setup) -> np.ndarray:
     """Return a variable's values in its units and the series' type, which is rounded before values are limited."""
-    if space:
+    if space := _spaces(setup)[name]:
         space.put_back(values)
+    elif name in _by_variable(setup, "ratio_to"):
+        values = np.clip(values, 0, 1) * _potential(block, name, "simulation", setup)
     values = values.astype(setup.dtype)
     if space:
         space.limit(values)
@@ -456,6 +491,9 @@ def _prepared(block: Block, series: str, setup: Setup) -> np.ndarray:
         if under := _noise(setup).get(name):
             role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
+        if name in _by_variable(setup, "ratio_to"):
+            dark = threshold_in(_DARK, setup.units[name])
+            values[place] = _as_parts(values[place], _potential(block, name, series, setup), dark)
         if space:
             space.check(values[place], series, f"*.training_args.by_variable.{name}")
             values[place] = space.transformed(values[place], setup.dtype)

@@ -131,6 +131,10 @@ PROPERTIES: Mapping[str, Property] = {
     "spectral_variance": Property(("da",), ("dims", "delta", "group")),
 }  # fmt: skip
 
+# Of `interp`, which xsdba has not.
+_OF_ITS_DAY = "nearest_quantile"
+_BY_KERNELS = "only our kernels search the value's own day (without `engine: xsdba`)"
+
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
 
@@ -314,8 +318,9 @@ class AdjustArguments(Arguments):
     detrend: Annotated[int | Detrend, _detrend] | None = Field(
         default=None, description="the way of detrending, or a polynomial's degree"
     )
-    interp: Literal["nearest", "linear", "cubic"] | None = Field(
-        default=None, description="how factors between quantiles are found"
+    interp: Literal["nearest", "nearest_quantile", "linear", "cubic"] | None = Field(
+        default=None,
+        description="how factors are found: nearest_quantile in the value's own day, others in xsdba's plane",
     )
     extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
     rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
@@ -507,6 +512,13 @@ class Xsdba(Method):
         if adjusting.moving_yearly_window and self.variant != "QuantileDeltaMapping":
             told, at = "only QuantileDeltaMapping ranks in windows of years", ("adjusting_args", "moving_yearly_window")
             yield problem(told, at, adjusting.moving_yearly_window)
+        how = adjusting.xclim_adjust_args
+        if how.interp == _OF_ITS_DAY and self.variant != "QuantileDeltaMapping":
+            by_day = Grouping.of(training.model_dump()["group"]).name == "time.dayofyear"
+            by_loess = isinstance(how.detrend, Detrend) and "LoessDetrend" in how.detrend.model_fields_set
+            if self.variant != DEFAULT_METHOD or self.engine == "xsdba" or not by_day or not by_loess:
+                told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend; expected nearest"
+                yield problem(told, ("adjusting_args", "xclim_adjust_args", "interp"), how.interp)
         accepted_by = METHOD_ARGUMENTS[self.variant]
         for path, arguments, accepted in (
             (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
@@ -528,6 +540,9 @@ class Xsdba(Method):
             if not (reason := kernels.why_not(setup, self.variant)):
                 logger.info("%s by our kernels", _doing(setup))
                 return cast("Method", kernels)
+        interp = setup.adjusting.get("xclim_adjust_args", {}).get("interp")
+        if interp == _OF_ITS_DAY and self.variant != "QuantileDeltaMapping":
+            raise ConfigurationError(f"interp: {interp}: {_BY_KERNELS}, and {reason}; expected interp: nearest.")
         logger.info("%s by xsdba: %s", _doing(setup), reason)
         return self
 
@@ -584,6 +599,8 @@ class Xsdba(Method):
         unused = ("pth", "dP0") if options.adapt_freq_thresh is None else ()
         adjustment = self._trained(trained.drop_vars(unused, errors="ignore"), setup, options)
         arguments = dict(options.adjust)
+        if arguments.get("interp") == _OF_ITS_DAY:  # of ranks, whose nearest point in the plane is their own day's
+            arguments["interp"] = "nearest"
         if isinstance(arguments.get("detrend"), Mapping):
             ((name, own),) = arguments["detrend"].items()
             own = {"group": adjustment.group, "kind": adjustment.kind} | own

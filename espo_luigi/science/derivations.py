@@ -76,32 +76,40 @@ def _dew_point(huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
     return _xclim("dewpoint_from_specific_humidity")(huss=huss.clip(min=_DRIEST, keep_attrs=True), ps=ps)
 
 
+def _humidity(tas: xr.DataArray, hurs: xr.DataArray, ps: xr.DataArray, method: str = "sonntag90") -> xr.DataArray:
+    """The vapour has hurs of the saturated pressure, as WMO and MetPy have it; in xclim, of the mixing ratio."""
+    from xclim import indices
+
+    from espo_luigi.science.units import convert_to
+
+    vapour = indices.saturation_vapor_pressure(tas, method=method) * (convert_to(hurs, "%") / 100)
+    huss = _EPSILON * vapour / (convert_to(ps, "Pa") - (1 - _EPSILON) * vapour)
+    return huss.assign_attrs(units="1")
+
+
 def _dew_point_of_hurs(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
     """The vapour's pressure is hurs of the saturated one, whatever the air's pressure, which cancels out."""
     import xarray as xr
 
-    from espo_luigi.science.units import convert_to
-
     ps = xr.DataArray(_ANY_PRESSURE_PA, attrs={"units": "Pa"})
-    saturated = _xclim("specific_humidity_from_dewpoint", method="buck81")(tdps=tas, ps=ps)
-    vapour = _xclim("vapor_pressure")(huss=saturated, ps=ps) * (convert_to(hurs, "%") / 100)
-    huss = _EPSILON * vapour / (ps - (1 - _EPSILON) * vapour)
-    return _dew_point(huss.assign_attrs(units="1"), ps)
+    return _dew_point(_humidity(tas, hurs, ps, "buck81"), ps)
 
 
-_HURS, _HUSS = _xclim("relative_humidity", invalid_values=None), _xclim("specific_humidity")
-_HUSS_OF_DEW_POINT = _xclim("specific_humidity_from_dewpoint")
+_HURS = _xclim("relative_humidity", invalid_values=None)
+# Dew points are Buck's, whose formula has an inverse: what is made of them takes the same, and comes back.
+_HURS_OF_DEW_POINT = _xclim("relative_humidity", invalid_values=None, method="buck81")
+_HUSS_OF_DEW_POINT = _xclim("specific_humidity_from_dewpoint", method="buck81")
 DERIVATIONS: Mapping[str, tuple[Derivation, ...]] = {
     "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "difference", of_raw=True, exact=True),),
     "tas": (Derivation(("tasmax", "tasmin"), _xclim("tas_from_tasmin_tasmax"), "mean", of_raw=True),),
     "sfcWind": (Derivation(("uas", "vas"), _xclim("uas_vas_to_sfcwind"), "speed", of_raw=True),),
     "hurs": (
         Derivation(("tas", "huss", "ps"), _HURS, "relative humidity (xclim, sonntag90)"),
-        Derivation(("tas", "tdps"), _HURS, "relative humidity (xclim, sonntag90)"),
+        Derivation(("tas", "tdps"), _HURS_OF_DEW_POINT, "relative humidity (xclim, buck81)"),
     ),
     "huss": (
-        Derivation(("tas", "hurs", "ps"), _HUSS, "specific humidity (xclim, sonntag90)"),
-        Derivation(("tdps", "ps"), _HUSS_OF_DEW_POINT, "specific humidity (xclim, sonntag90)"),
+        Derivation(("tas", "hurs", "ps"), _humidity, "specific humidity (xclim, sonntag90)"),
+        Derivation(("tdps", "ps"), _HUSS_OF_DEW_POINT, "specific humidity (xclim, buck81)"),
     ),
     "tdps": (
         Derivation(("huss", "ps"), _dew_point, "dew point (xclim, buck81)"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +13,7 @@ import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.usual import threshold_of
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
@@ -18,8 +21,9 @@ from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.variables import Variable, variable
-from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
+from espo_luigi.tasks import partition, staleness
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, every, version_of_plugin
+from espo_luigi.tasks.context import RunContext, settings
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -52,6 +56,21 @@ class VariableTask(EspoTask):
 
     pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     values_in_outputs = 1.0
+
+    def check(self) -> None:
+        """Raise `ConfigurationError`, too, if an unfinished run was begun by other usual settings."""
+        super().check()
+        if self.var in self.context.config.with_usual and settings().rerun != "stale":
+            try:
+                _require_one_beginning(self.context)
+            except ConfigurationError:
+                products = (info for one in every_member(self) for info in self.context.archives(one).values())
+                if not all(info.target.marker() for info in products):
+                    raise
+
+    def reading(self) -> list[str]:
+        """Return, too, the key of the usual settings' name, if the variable has some."""
+        return super().reading() + ([staleness.USUAL_KEY] if self.var in self.context.config.with_usual else [])
 
     @property
     def how(self) -> VariableAdjustment:
@@ -210,6 +229,15 @@ class Adjust(VariableTask):
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
         return layout_of_pools(dataset)
+
+
+@functools.lru_cache(maxsize=1)  # which keeps no exception
+def _require_one_beginning(run: RunContext) -> None:
+    """Raise `ConfigurationError` if any product, or any adjusted piece, was made by other usual settings."""
+    products = (info for sim_id in run.simulations for info in run.archives(sim_id).values())
+    pieces = (info for rule in (Train, Adjust) for task in every(rule) for info in task.decisive_infos())
+    made = ((info.path, info.target.marker()) for info in itertools.chain(products, pieces))
+    staleness.require_agreement(run, made, run.config.with_usual, and_now=True)
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:

@@ -363,7 +363,13 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Let `work` publish only if its inputs stay unchanged, and resume only from blocks of the same inputs."""
+        """Let `work` publish only if its inputs stay unchanged, and resume only from blocks of the same inputs.
+
+        Raises `ConfigurationError` if inputs were adjusted by settings that differ; the page about all tells of that.
+        """
+        if not self.is_about_all:
+            infos = filter(staleness.is_material, self.input_infos())
+            staleness.require_agreement(self.context, ((info.path, store.read_marker(info.path)) for info in infos))
         stores, raw = [info.path for info in self.input_infos()], self.raw_files()
         with store.unchanged(stores, raw) as self._began_with:
             yield

@@ -203,6 +203,8 @@ def by_method(method: str, given: Adjustment, periods: Sequence[tuple[int, int]]
     )
     if lacking := [name for name in accepted.required if name not in of_train]:
         raise _refused(method, f"its argument {', '.join(lacking)} is not given")
+    if method not in (DEFAULT_METHOD, METHODS_BY_NAME["QDM"]) and of_adjust.get("interp") == "nearest_quantile":
+        of_adjust["interp"] = "nearest"  # xsdba has no other nearest
     training = {name: value for name, value in given.training.items() if name not in unused}
     adjusting = {name: value for name, value in given.adjusting.items() if name != "moving_yearly_window"}
     return replace(

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from espo_luigi.catalog import Match
 from espo_luigi.config.schema import fingerprint, short_hash
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.export.drs import load_drs
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 WHOLE = "configuration"
 # Before the name or the path of a DRS, by which products are exported.
 DRS_KEY = "DRS "
+# The key of the usual settings' name, which is its own fingerprint; and the keys of how variables are adjusted.
+USUAL_KEY = "usual"
+_ADJUSTED = "biasadjust.variables."
 # The key under which older markers have the domain, and today's.
 _FORMER_DOMAIN, _DOMAIN = "custom.amno_region", "domain"
 # Joins the different fingerprints that inputs have for a key.
@@ -109,6 +112,30 @@ def _in_words(run: RunContext, key: str, was: str) -> str:
     return f"{key} ({listed})" if listed else f"{key} (its order)"
 
 
+def require_agreement(
+    run: RunContext, made: Iterable[tuple[Path, Marker | None]], names: Iterable[str] = (), *, and_now: bool = False
+) -> None:
+    """Raise `ConfigurationError` if stores were adjusted by settings that differ, or with `and_now` by others than now.
+
+    With `names` below `biasadjust.variables`, only their settings count.
+    """
+    prefixes = tuple(f"{_ADJUSTED}{name}." for name in names) or _ADJUSTED
+    first: dict[str, tuple[str, str]] = {}
+    for path, marker in made:
+        for key, was in _recorded(marker).items() if marker is not None else ():
+            if key != USUAL_KEY and (not key.startswith(prefixes) or key.endswith("*")):
+                continue
+            known = (_now(run, key), "the configuration") if and_now else (was, str(path))
+            before, where = first.setdefault(key, known)
+            if before != was or _JOINED_BY in was:
+                begun = f"this run was begun by other usual settings than `usual: {run.config.usual}`"
+                raise ConfigurationError(
+                    f"{begun if and_now else 'what is adjusted in two ways is not joined'}: `{key}` of {path} is not "
+                    f"that of {where}. Give the settings by which it was made (their name in `usual`, or all of them), "
+                    "go on with the version that made it, make it again (`[espo] rerun = stale`), or take new folders."
+                )
+
+
 def is_material(info: ZarrInfo) -> bool:
     """Return True if outputs are made of this input; a check of raw files, for instance, is only waited for."""
     return getattr(info.task, "is_material", True)
@@ -134,6 +161,8 @@ def _now(run: RunContext, key: str) -> str:
 def _look(run: RunContext, key: str) -> str:
     if key == WHOLE:
         return run.config.hash
+    if key == USUAL_KEY:
+        return run.config.usual
     if key.startswith(POOL_KEY):
         return ",".join(members(run, key.removeprefix(POOL_KEY)))
     if key == PRODUCTION_KEY:

@@ -10,6 +10,7 @@ import pytest
 from espo_luigi import config
 from espo_luigi.commands import cli
 from espo_luigi.config.schema import fingerprint
+from espo_luigi.config.usual import NEWEST
 
 ROOT = Path(__file__).parents[2]
 # The demo's files go on after the daily scenarios.
@@ -36,6 +37,7 @@ def test_the_configuration_is_the_repositorys(start: str) -> None:
     written = {path.name: path.read_text() for path in Path("mine").iterdir()}
     theirs = {path.name: path.read_text() for path in (ROOT / "config" / start).iterdir() if path.name != "luigi.cfg"}
     assert written == theirs | {name: written[name] for name in ("README.md", "luigi.cfg")}
+    assert f"\nusual: {NEWEST}\n" in written["config.yml"], "a later version may have other usual settings"
 
 
 @pytest.mark.parametrize("start", ["demo", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
@@ -76,6 +78,7 @@ def test_a_translation_of_older_files_means_the_same_in_current_keys(start: str)
     assert parts(Path("new")) == parts(ROOT / "config" / start)
     written = Path("new/config.yml").read_text()
     assert written.startswith("project:") or start == "espo-v2"
+    assert f"\nusual: {NEWEST}\n" in written
     for old in ("amno_region", "full_region", "xsdba_train_args", "finalNAM", "diagregion", "CaSR:", "chunks:\n  w"):
         assert old not in written
     assert settings_of(Path("new/luigi.cfg"))["espo"]["config"] == "config.yml paths.yml"

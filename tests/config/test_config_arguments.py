@@ -79,7 +79,7 @@ def message(load_with: Any, path: str, value: str) -> str:
         ("health_checks.calendar", "julian", "got 'julian' (text), expected '360_day'"),
         (f"{ADJUSTING}.extrapolaton", "constant", "unknown key; did you mean extrapolation?"),
         (f"{ADJUSTING}.extrapolation", "constnt", "expected 'constant' or 'nan'; did you mean constant?"),
-        (f"{ADJUSTING}.interp", "neares", "expected 'nearest', 'linear' or 'cubic'; did you mean nearest?"),
+        (f"{ADJUSTING}.interp", "neares", "'nearest_quantile', 'linear' or 'cubic'; did you mean nearest?"),
         (f"{ADJUSTING}.detrend.LoesDetrend", "{f: 0.2}", "unknown key; did you mean LoessDetrend?"),
         (f"{ADJUSTING}.detrend.LoessDetrend.nitre", "1", "unknown key; did you mean niter?"),
         (f"{ADJUSTING}.detrend.LoessDetrend.f", "2", "got 2 (a whole number): expected less than or equal to 1."),

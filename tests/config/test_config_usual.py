@@ -19,7 +19,7 @@ from espo_luigi.science.units import threshold_in
 CONFIG = Path(__file__).parents[2] / "config"
 GROUP = {"group": "time.dayofyear", "window": 31}
 LOESS = {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}
-ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest", "extrapolation": "constant"}
+ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest_quantile", "extrapolation": "constant"}
 ZEROS = ("rsds", "sfcWind", "huss", "ozone", "pr")
 LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "margin": "1 %"}
 OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": "0.5 ug m-3"}
@@ -77,13 +77,18 @@ def test_they_are_those_that_the_workflow_of_2024_has(name: str) -> None:
     given = load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).biasadjust.variables[name]
     if name == "pr":  # which gives no number where it never rains
         assert usual["adjust"]["detrend"]["LoessDetrend"].pop("mult_skip_zeros")
-    assert usual == plain(given)
+    assert usual["adjust"].pop("interp") == "nearest_quantile", "the same in any unit"
+    expected = plain(given)
+    assert expected["adjust"].pop("interp") == "nearest"
+    assert usual == expected
 
 
 @pytest.mark.parametrize("name", ["tasmax", "tasmin", "dtr", "pr"])
 def test_they_are_those_that_espo_v2_has_for_pools(name: str) -> None:
     given = load([CONFIG / "v2-demo" / "config.yml", CONFIG / "v2-demo" / "paths.yml"]).biasadjust.variables[name]
-    assert loaded_settings("v2-demo", name) == plain(given)
+    usual, expected = loaded_settings("v2-demo", name), plain(given)
+    assert (usual["adjust"].pop("interp"), expected["adjust"].pop("interp")) == ("nearest_quantile", "nearest")
+    assert usual == expected
 
 
 def loaded_settings(base: str, name: str) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def test_null_is_the_same_and_another_method_has_its_own_arguments(tmp_path: Pat
     assert loaded(tmp_path, "psl", None).biasadjust.variables["psl"].name == "DetrendedQuantileMapping"
     how = loaded(tmp_path, "hurs", {"method": "QuantileDeltaMapping"}).biasadjust.variables["hurs"].arguments()
     assert how["training_args"]["method"] == "QuantileDeltaMapping" and how["training_args"]["additive_space"] == LOGIT
-    by_rank = {"interp": "nearest", "extrapolation": "constant", "rank_window": True}
+    by_rank = {"interp": "nearest_quantile", "extrapolation": "constant", "rank_window": True}
     assert how["adjusting_args"]["xclim_adjust_args"] == by_rank
 
 
@@ -136,6 +141,61 @@ def test_quantile_delta_mapping_ranks_in_windows_of_years_where_periods_are_long
         assert adjusting["jitter_under"] == {"thresh": "0.01 mm d-1"} and adjusting.items() >= given.items()
         windows = None if periods == [[1950, 1978], [1979, 2100]] else {"window": 30, "step": 10}
         assert adjusting.get("moving_yearly_window") == windows
+
+
+def test_xsdba_has_the_plane_s_nearest_and_what_the_kernels_alone_do_is_refused_without_them(tmp_path: Path) -> None:
+    def interp(**given: Any) -> Any:
+        how: Any = loaded(tmp_path, "psl", given).biasadjust.variables["psl"].adjusting_args
+        return how.xclim_adjust_args.interp
+
+    assert interp() == interp(method="QuantileDeltaMapping") == "nearest_quantile"
+    assert interp(engine="xsdba") == interp(adjusting_args={"xclim_adjust_args": {"interp": "nearest"}}) == "nearest"
+    asked: dict[str, Any] = {"interp": "nearest_quantile", "detrend": {"LoessDetrend": {}}}
+    whole = {"training_args": {"group": GROUP, "xclim_train_args": {"kind": "+"}}}
+    assert interp(**whole, adjusting_args={"xclim_adjust_args": asked}) == "nearest_quantile"
+    months = {"training_args": {**whole["training_args"], "group": "time.month"}}
+    for given, own in (
+        ({**whole, "engine": "xsdba"}, {}),
+        (months, {}),
+        (whole, {"detrend": {"PolyDetrend": {"degree": 1}}}),
+        (whole | {"training_args": {"method": "EmpiricalQuantileMapping", "group": GROUP}}, {"detrend": None}),
+    ):
+        with pytest.raises(ConfigurationError, match=r"interp`.*got 'nearest_quantile'.*expected nearest"):
+            interp(**given, adjusting_args={"xclim_adjust_args": asked | own})
+
+
+def test_radiation_is_limited_by_what_a_day_can_have_unless_settings_are_given(tmp_path: Path) -> None:
+    limit = {"rsds": "potential_radiation"}
+    assert loaded(tmp_path, "rsds", {}).clean_up.xscen_clean_up.limit_var == limit
+    together: Any = {"method": "MBCn", "variables": ["rsds", "tas"]}
+    (tmp_path / "nothing.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": {"rsds": None, "tas": None}}}))
+    (tmp_path / "joint.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": {"joint": together}}}))
+    shipped = [CONFIG / "demo-humid" / name for name in ("config.yml", "paths.yml")]
+    config = load([*shipped, tmp_path / "nothing.yml", tmp_path / "joint.yml"])
+    assert config.clean_up.xscen_clean_up.limit_var == limit
+    by_variable: Any = config.biasadjust.variables["joint"].training_args
+    assert by_variable.by_variable["rsds"].ratio_to == "potential_radiation"
+    assert by_variable.by_variable["tas"].ratio_to is None
+    whole = {"training_args": {"group": GROUP, "xclim_train_args": {"kind": "*"}}, "adjusting_args": {}}
+    assert loaded(tmp_path, "rsds", whole).clean_up.xscen_clean_up.limit_var == {}
+    content: Any = {"subregions": {}, "biasadjust": {"variables": {"rsds": {}, "tas": {}}}}
+    assert give_usual_settings(content) == ["rsds", "tas"]
+    assert content["clean_up"] == {"variables": {"rsds": {"limit_var": limit}}}
+    together["training_args"] = {"by_variable": {"tas": {"ratio_to": "potential_radiation"}}}
+    (tmp_path / "joint.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": {"joint": together}}}))
+    with pytest.raises(
+        ConfigurationError, match=r"by_variable.tas.ratio_to`: tas is in K; expected a product in W m-2"
+    ):
+        load([*shipped, tmp_path / "nothing.yml", tmp_path / "joint.yml"])
+
+
+def test_usual_settings_have_a_name_which_changes_nothing_where_it_is_the_newest(tmp_path: Path) -> None:
+    without, named = (loaded(tmp_path, "psl", {}, **given) for given in ({}, {"usual": "2026-12"}))
+    assert without.usual == named.usual == "2026-12" and without.hash == named.hash
+    assert "psl" in named.with_usual
+    assert load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).with_usual == ()
+    with pytest.raises(ConfigurationError, match=r"(?s)`usual` .*own.yml.*got '2025-01'.*expected '2026-12'"):
+        loaded(tmp_path, "psl", {}, usual="2025-01")
 
 
 def test_what_is_given_takes_the_place_of_usual_settings_key_by_key(tmp_path: Path) -> None:

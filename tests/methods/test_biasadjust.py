@@ -373,3 +373,36 @@ def test_the_steps_of_a_day_end_with_its_scenario() -> None:
         assert told[-1].value == pytest.approx(expected, rel=1e-5)
     with pytest.raises(DataError, match="2010-01-01 is not adjusted"):
         blocks.steps(simulation.isel(loc=[3]), training.isel(loc=[3]), date="2010-01-01", **how)
+
+
+def test_the_nearest_quantile_of_the_own_day_is_the_same_in_any_unit_and_the_plane_s_is_not() -> None:
+    """Pressure in hPa and in Pa: in xsdba's plane, a day of the year counts as much as a unit of the value."""
+    time = xr.date_range("2000-01-01", "2005-12-31", calendar="noleap", use_cftime=True)
+    day = np.asarray(xr.DataArray(time, dims="time").dt.dayofyear)
+    reference, simulation = (
+        xr.DataArray(
+            1.01e5
+            + 400 * np.sin(day / 58 + seed)
+            + np.random.default_rng(seed).normal(0, 700 + 300 * seed, (2, day.size)),
+            dims=("loc", "time"),
+            coords={"time": time},
+            attrs={"units": "Pa"},
+        )
+        for seed in (0, 1)
+    )
+    group = {"group": "time.dayofyear", "window": 31}
+    training: dict[str, Any] = {"period": [2000, 2005], "group": group, "xclim_train_args": {"nquantiles": 20}}
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for unit, size in (("Pa", 1.0), ("hPa", 100.0), ("bar", 1e5)):
+        known, given = ((one / size).assign_attrs(units=unit) for one in (reference, simulation))
+        trained = blocks.train(known, given, **training)
+        for interp in ("nearest", "nearest_quantile"):
+            how = {"detrend": LOESS, "interp": interp, "extrapolation": "constant"}
+            made = blocks.adjust(given, trained, periods=[2000, 2005], xclim_adjust_args=how)
+            found[unit, interp] = made.transpose("loc", "time").values * size
+    for unit in ("hPa", "bar"):
+        np.testing.assert_allclose(found[unit, "nearest_quantile"], found["Pa", "nearest_quantile"], atol=1e-6)
+    # Of numbers that differ by less than a day, xsdba's plane finds the own day's points, too.
+    np.testing.assert_allclose(found["bar", "nearest"], found["Pa", "nearest_quantile"], atol=1e-6)
+    differs = np.abs(found["Pa", "nearest"] - found["hPa", "nearest"]) > 0.01 * float(simulation.std())
+    assert differs.mean() > 0.3, "a row of the issue"

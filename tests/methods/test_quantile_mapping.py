@@ -66,10 +66,13 @@ def assert_close_but_for(actual: np.ndarray, expected: np.ndarray, tolerance: fl
     assert off.mean() <= share, f"{off.sum()} of {off.size} values differ by more than {tolerance}"
 
 
-def plan_for(time: xr.DataArray, training: qm.Training, window: int = WINDOW) -> qm.AdjustmentPlan:
+def plan_for(
+    time: xr.DataArray, training: qm.Training, window: int = WINDOW, *, own_day: bool = False
+) -> qm.AdjustmentPlan:
     dayofyear, days = numbers_of(time)
     n_days = training.scaling.shape[1]
-    return qm.plan_adjustment(dayofyear, days, window=window, fraction=FRACTION, n_training_days=n_days)
+    plan = qm.plan_adjustment(dayofyear, days, window=window, fraction=FRACTION, n_training_days=n_days)
+    return plan._replace(reach=np.inf) if own_day else plan
 
 
 @pytest.fixture(
@@ -210,10 +213,32 @@ def trends_by_xsdba(scaled: np.ndarray, dayofyear: np.ndarray, days: np.ndarray,
     return trends
 
 
+def of_its_day(x: float, row: int, quantiles: np.ndarray, factors: np.ndarray) -> float:
+    """The definition: the factor of the day's nearest quantile, or of the nearest day that has any; constant beyond."""
+    known = ~(np.isnan(quantiles) | np.isnan(factors))
+    with_points = np.flatnonzero(known.any(axis=1))
+    if np.isnan(x) or not with_points.size:
+        return np.nan
+    q, f = quantiles[row], factors[row]
+    ends = q[~np.isnan(q)][[0, -1]] if not np.isnan(q).all() else (-np.inf, np.inf)
+    if not ends[0] <= x <= ends[1] and not np.isnan(f).all():  # xsdba's, of all that are known
+        return float(f[~np.isnan(f)][0 if x < ends[0] else -1])
+    day = with_points[np.argmin(np.abs(with_points - row))]
+    own = quantiles[day][known[day]]
+    return float(factors[day][known[day]][np.argmin(np.abs(own.astype("f8") - x))])
+
+
 def adjustment_by_xsdba(
-    simulation: np.ndarray, training: qm.Training, dayofyear: np.ndarray, days: np.ndarray, window: int, kind: str
+    simulation: np.ndarray,
+    training: qm.Training,
+    dayofyear: np.ndarray,
+    days: np.ndarray,
+    window: int,
+    kind: str,
+    *,
+    own_day: bool = False,
 ) -> np.ndarray:
-    """The adjustment, step by step, with xsdba's and scipy's own functions."""
+    """The adjustment, step by step, with xsdba's and scipy's own functions; `own_day` is no way of xsdba's."""
     from xsdba.utils import _interp_on_quantiles_2d
 
     n_days = training.scaling.shape[1]
@@ -225,14 +250,16 @@ def adjustment_by_xsdba(
         np.pad(one, ((0, 0), (1, 1), (0, 0)), mode="wrap") for one in (training.factors, training.historical_quantiles)
     )
     rows = np.broadcast_to(np.arange(n_days + 2)[:, None], factors.shape[1:]).copy()
-    found = np.stack(
-        [
-            _interp_on_quantiles_2d(
-                anomalies[cell], dayofyear, quantiles[cell], factors[cell], rows, "nearest", "constant"
-            )
-            for cell in range(len(simulation))
-        ]
-    )
+
+    def find(cell: int) -> Any:
+        if own_day:
+            pairs = zip(anomalies[cell], dayofyear, strict=True)
+            return [of_its_day(x, row, quantiles[cell], factors[cell]) for x, row in pairs]
+        return _interp_on_quantiles_2d(
+            anomalies[cell], dayofyear, quantiles[cell], factors[cell], rows, "nearest", "constant"
+        )
+
+    found = np.stack([find(cell) for cell in range(len(simulation))])
     return anomalies + found + trends if kind == "+" else anomalies * found * trends
 
 
@@ -248,11 +275,12 @@ def adjustment_by_xsdba(
     dtype=st.sampled_from(["f4", "f8"]),
     missing=st.sampled_from(["nothing", "days", "years", "factors"]),
     spread=st.sampled_from([0.3, 20.0]),
+    own_day=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_adjustment_is_xsdba_s_step_by_step_on_any_series(
     calendar: str, n_years: int, skip: int, window: int, n_quantiles: int, kind: str, dtype: str, missing: str,
-    spread: float, seed: int,
+    spread: float, own_day: bool, seed: int,
 ) -> None:  # fmt: skip
     time = days_of(calendar, 1999, n_years, skip)
     dayofyear, days = numbers_of(time)
@@ -271,9 +299,17 @@ def test_adjustment_is_xsdba_s_step_by_step_on_any_series(
         factors[random.random(factors.shape) < 0.3] = np.nan
         anomalies[:, 20:24] = np.nan
     training = qm.Training(*(one.astype(dtype) for one in (factors, anomalies, scaling)))
-    actual, _ = qm.adjust(simulation, training, plan_for(time, training, window), kind=kind)
-    expected = adjustment_by_xsdba(simulation, training, dayofyear, days, window, kind)
+    actual, _ = qm.adjust(simulation, training, plan_for(time, training, window, own_day=own_day), kind=kind)
+    expected = adjustment_by_xsdba(simulation, training, dayofyear, days, window, kind, own_day=own_day)
     assert_close_but_for(actual, expected, SCENARIO_TOLERANCE, 1e-4, "*")
+
+
+def test_equal_quantiles_of_a_day_have_the_middle_one_s_factor() -> None:
+    """As quantile delta mapping gives equal values the middle of their ranks."""
+    quantiles = np.tile([0.0, 0.0, 0.0, 5.0, 5.0, 9.0], (1, 365, 1))
+    factors = np.tile([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], (1, 365, 1))
+    training = qm.Training(factors, quantiles, np.zeros((1, 365)))
+    np.testing.assert_array_equal(qm.settle_ties(training, own_day=True)[0, 0], [20.0, 20.0, 20.0, 40.0, 40.0, 60.0])
 
 
 def test_a_training_of_365_days_adjusts_leap_days_with_the_first_day_s_factors() -> None:

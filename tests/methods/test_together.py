@@ -285,3 +285,59 @@ def test_samples_are_laid_out_once_whatever_the_order_of_blocks_and_periods() ->
     first, second = together._plan(setup), together._plan(other)
     assert together._plan(replace(setup)) is first and together._plan(other) is second
     assert first is not second
+
+
+LATITUDES = [80.0, 60.0, -10.0]
+
+
+def potential(time: xr.DataArray) -> np.ndarray:
+    """The daily mean at the top of the atmosphere by xclim, (cell, time) in W m-2."""
+    from xclim.indices.helpers import extraterrestrial_solar_radiation
+
+    noons = xr.date_range("2001-01-01 12:00", "2001-12-31 12:00", calendar="noleap", use_cftime=True)
+    lat = xr.DataArray(LATITUDES, dims="loc", attrs={"units": "degrees_north"})
+    of_year = extraterrestrial_solar_radiation(xr.DataArray(noons, {"time": noons}, ["time"]), lat) / 86400
+    return of_year.transpose("loc", "time").values.clip(0)[:, np.asarray(time.dt.dayofyear) - 1]
+
+
+def sunny(seed: int, first: str, last: str, clearness: float) -> xr.Dataset:
+    """Temperature, and radiation as a part of the potential; twilight has a little more than astronomy gives."""
+    made = series(seed, first, last)[["tasmax"]]
+    part = np.random.default_rng(seed).beta(6 * clearness, 6 * (1 - clearness), made["tasmax"].shape)
+    light = (potential(made["time"]) * part + 0.01 * (potential(made["time"]) > 0)).astype("f4")
+    made = made.assign(rsds=(("loc", "time"), light, {"units": "W m-2"}))
+    return made.assign_coords(lat=("loc", LATITUDES, {"units": "degrees_north"}))
+
+
+@pytest.mark.parametrize("method", ["MBCn", "dOTC"])
+def test_radiation_is_exchanged_as_a_part_of_what_the_day_can_have(method: str) -> None:
+    """Otherwise a night gets the light of another day, and some days more than falls on the atmosphere."""
+    if method == "dOTC":
+        pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
+    reference, simulation = sunny(0, "2001", "2003", 0.6), sunny(1, "2001", "2006", 0.45)
+    limit = potential(simulation["time"])
+    steps: dict[str, Any] = {"group": {"group": "5D", "window": 7}, "n_iter": 2}
+    group = {"group": "time.month"} if method == "dOTC" else steps
+    beyond, nights = [], []
+    for own in ({}, {"ratio_to": "potential_radiation"}):
+        training = {**group, "by_variable": {"rsds": {"kind": "*", "jitter_under": {"thresh": "0.01 W m-2"}, **own}}}
+        made = adjusted(method, training, reference=reference, simulation=simulation)["rsds"].transpose("loc", "time")
+        beyond.append((made.values > limit * (1 + 1e-6)).mean())
+        nights.append(made.values[limit == 0].max())
+    assert beyond[0] > 0.004 and nights[0] > 0.05, "a row of the issue"
+    assert beyond[1] == 0 and nights[1] == 0 and made.notnull().all()
+    # The reference's clearness, by its construction, in the whole year and around the polar night.
+    for cell, most in ((0, 60), (0, 1000), (1, 1000), (2, 1000)):
+        days = (limit[cell] > 1) & (limit[cell] < most)
+        after, before = (one.values[cell][days].sum() / limit[cell][days].sum() for one in (made, simulation["rsds"]))
+        assert abs(after - 0.6) < 0.04 < abs(before - 0.6), (LATITUDES[cell], after, before)
+
+
+def test_a_part_of_the_potential_needs_latitudes_and_no_thresholds_of_amounts() -> None:
+    training = {"group": "time.month", "by_variable": {"rsds": {"ratio_to": "potential_radiation"}}}
+    given = {"reference": sunny(0, "2001", "2003", 0.6), "simulation": sunny(1, "2001", "2006", 0.45).drop_vars("lat")}
+    with pytest.raises(DataError, match=r"rsds is a part of the potential radiation.*cells need a coordinate lat"):
+        adjusted("MBCn", training, **given)
+    wet = {"ratio_to": "potential_radiation", "kind": "*", "adapt_freq_thresh": "1 W m-2"}
+    with pytest.raises(ConfigurationError, match="ratio_to has neither adapt_freq_thresh nor additive_space"):
+        adjusted("MBCn", training | {"by_variable": {"rsds": wet}}, **given)

@@ -46,13 +46,39 @@ def test_each_way_is_lazy_keeps_float32_and_has_the_table_s_units_and_names(
     assert made.attrs.get("units_metadata") == ("temperature: difference" if row.difference else None)
 
 
-def test_humidity_comes_back_through_each_way(air: xr.Dataset) -> None:
-    hurs = derive("hurs", air[["tas", "huss", "ps"]])
-    # xclim's two functions take ratios of moist and of all air: a few hundredths apart.
-    np.testing.assert_allclose(hurs, air["hurs"], rtol=0.05)
-    np.testing.assert_allclose(derive("huss", air[["tas", "hurs", "ps"]]), air["huss"], rtol=1e-5)
-    np.testing.assert_allclose(derive("tdps", air[["huss", "ps"]]), air["tdps"], atol=1e-3)
-    np.testing.assert_allclose(derive("huss", air[["tdps", "ps"]]), air["huss"], rtol=0.05)
+# Each pair of variables that are made of each other, with what else both ways take.
+PAIRS = [("hurs", "huss", ("tas", "ps")), ("hurs", "tdps", ("tas",)), ("huss", "tdps", ("ps",))]
+
+
+@pytest.mark.parametrize(("one", "other", "beside"), PAIRS)
+def test_humidity_comes_back_through_each_pair_of_ways(
+    air: xr.Dataset, one: str, other: str, beside: tuple[str, ...]
+) -> None:
+    given = air.astype("f8")
+    for name, by in ((one, other), (other, one)):
+        through = given[list(beside)].assign({by: derive(by, given[[name, *beside]])})
+        np.testing.assert_allclose(derive(name, through), given[name], rtol=1e-6)
+
+
+def test_every_way_of_humidity_has_its_inverse_among_the_tested_pairs() -> None:
+    """Unless the inverse is there, nothing says that a variable comes back."""
+    humid = {"hurs", "huss", "tdps"}
+    ways = {(name, frozenset(way.inputs)) for name in humid for way in DERIVATIONS[name]}
+    both = {(a, frozenset((b, *beside))) for one, other, beside in PAIRS for a, b in ((one, other), (other, one))}
+    assert ways == both
+
+
+def test_specific_humidity_is_of_the_vapour_s_pressure_of_which_hurs_is_the_part(air: xr.Dataset) -> None:
+    """WMO-No. 8, annex 4.B: e = hurs / 100 es(tas), and q = 0.622 e / (p - 0.378 e); es is xclim's."""
+    tas, hurs, ps = (air[name].astype("f8") for name in ("tas", "hurs", "ps"))
+    vapour = hurs.values / 100 * indices.saturation_vapor_pressure(tas).values
+    expected = 0.62198 * vapour / (ps.values - (1 - 0.62198) * vapour)
+    np.testing.assert_allclose(derive("huss", {"tas": tas, "hurs": hurs, "ps": ps}), expected, rtol=1e-12)
+    shown = (
+        hurs.copy(data=hurs.data / 100).assign_attrs(units="1"),
+        ps.copy(data=ps.data / 100).assign_attrs(units="hPa"),
+    )
+    np.testing.assert_allclose(derive("huss", {"tas": tas, "hurs": shown[0], "ps": shown[1]}), expected, rtol=1e-12)
 
 
 def test_the_dew_point_of_saturated_air_is_its_temperature_and_of_dry_air_a_number(air: xr.Dataset) -> None:

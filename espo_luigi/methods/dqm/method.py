@@ -28,14 +28,14 @@ from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
-_ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
+_ADJUST_ARGS = {"interp": ("nearest", "nearest_quantile"), "extrapolation": ("constant",)}
 QDM = "QuantileDeltaMapping"
 
 
 def _why_not_arguments(options: Options) -> str | None:
     arguments = options.adjust
     for name, value in arguments.items():
-        if name not in ("detrend", "rank_window") and _ADJUST_ARGS.get(name) != value:
+        if name not in ("detrend", "rank_window") and value not in _ADJUST_ARGS.get(name, ()):
             return f"the kernels do not do {name}={value!r}"
     if options.method == QDM:
         return None
@@ -244,6 +244,8 @@ def _trained(
         fraction=_fraction(options.adjust),
         n_training_days=trained.sizes["dayofyear"],
     )
+    if options.adjust.get("interp") == "nearest_quantile":
+        plan = plan._replace(reach=np.inf)
     how = {
         "kind": options.kind,
         "skips_zeros": bool(loess.get("mult_skip_zeros")),

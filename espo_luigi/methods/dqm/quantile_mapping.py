@@ -204,6 +204,9 @@ class AdjustmentPlan(NamedTuple):
     ----------
     window, fraction
         Days in a window; LOESS fraction f.
+    reach
+        The distance of values that counts as much as a day of the year: 1 in xsdba's plane; infinite for the nearest
+        quantile of a value's own day, whatever the unit.
     scaling_rows
         For each time step, the row of the training's day of year nearest to its own.
     table_rows
@@ -218,6 +221,7 @@ class AdjustmentPlan(NamedTuple):
 
     window: int
     fraction: float
+    reach: float
     scaling_rows: np.ndarray
     table_rows: np.ndarray
     run_first: np.ndarray
@@ -234,7 +238,7 @@ class AdjustmentPlan(NamedTuple):
 def plan_adjustment(
     dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float | None, n_training_days: int
 ) -> AdjustmentPlan:
-    """Lay out the adjustment of a series of days.
+    """Lay out the adjustment of a series of days, with the reach of xsdba's plane.
 
     Parameters
     ----------
@@ -265,6 +269,7 @@ def plan_adjustment(
     return AdjustmentPlan(
         window,
         fraction or 0.0,
+        1.0,
         (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
         days_present,
         np.asarray(firsts, dtype=np.int64),
@@ -320,8 +325,10 @@ def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.take_along_axis(padded, places, axis=-1), (firsts + leading).astype(np.int32)
 
 
-def settle_ties(training: Training) -> np.ndarray:
+def settle_ties(training: Training, *, own_day: bool = False) -> np.ndarray:
     """Return the factors to search: where quantiles of a day are equal, all get the factor that scipy would find.
+
+    If only the `own_day` is searched, they get that of the middle of them, or of the lower of two.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
     is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of
@@ -333,13 +340,21 @@ def settle_ties(training: Training) -> np.ndarray:
         return factors
     settled = factors.copy()
     for cell in tied:
-        settled[cell] = _settled(factors[cell], quantiles[cell])
+        settle = _middle_of_equals if own_day else _settled
+        settled[cell] = settle(factors[cell], quantiles[cell])
     return settled
 
 
 def _has_ties(factors: np.ndarray, quantiles: np.ndarray) -> bool:
     equal = quantiles[:, 1:] == quantiles[:, :-1]
     return bool(equal.any() and (equal & (factors[:, 1:] != factors[:, :-1])).any())
+
+
+def _middle_of_equals(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """Factors of one cell (dayofyear, quantile), each replaced by that in the middle of all at equal quantiles."""
+    row, each = quantiles[:, np.newaxis], quantiles[..., np.newaxis]
+    below, up_to = (row < each).sum(axis=-1), (row <= each).sum(axis=-1)
+    return np.take_along_axis(factors, np.maximum(below + up_to - 1, 0) // 2, axis=1)
 
 
 def _settled(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
@@ -398,8 +413,8 @@ def adjust(
 
     The second, of the same shape, has bit n where a day is treated as `TREATMENTS[n]` says (uint8).
 
-    Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
-    extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
+    Scaling, LOESS trend of the windowed means, nearest factor within the plan's reach, constant extrapolation
+    (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
     of a pool (cell, member, time) share a trend, that of the mean over them. ``skips_zeros`` is xsdba's
     ``mult_skip_zeros``.
     """
@@ -414,7 +429,7 @@ def adjust(
         adjust_cells(
             members[cells],
             part.factors,
-            settle_ties(part),
+            settle_ties(part, own_day=plan.reach > 1),
             part.historical_quantiles,
             part.scaling,
             plan,

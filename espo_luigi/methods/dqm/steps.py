@@ -33,7 +33,8 @@ def steps_of_day(
     more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
     adapted = _adapted(simulation, plan, more)
     scaled, traced = np.empty_like(adapted), np.empty((3, adapted.shape[-1]))
-    arrays = training.factors, settle_ties(training), training.historical_quantiles, training.scaling
+    nearest = settle_ties(training, own_day=plan.reach > 1)
+    arrays = training.factors, nearest, training.historical_quantiles, training.scaling
     trace_cell(adapted, *arrays, plan, times, skips_zeros, member, scaled, *traced)
     trend, anomaly, factor = (float(series[step]) for series in traced)
     row, before = int(plan.scaling_rows[step]), adapted[member, step]
@@ -41,6 +42,7 @@ def steps_of_day(
     how = f"× {scaling:.4g}" if times else f"{scaling:+.4g} {units}"
     place, quantile = _quantile(anomaly, training.historical_quantiles[0, row], day)
     unit, value = ("1", anomaly * factor * trend) if times else (units, anomaly + factor + trend)
+    searched = "quantiles of this day of the year" if plan.reach > 1 else "quantiles and days of the year"
     result, said = float(simulation.dtype.type(value)), f"anomaly {'× factor ×' if times else '+ factor +'} trend."
     if _is_above(before, more, row):
         result, said = float(before), _kept(more, row, units)
@@ -50,7 +52,7 @@ def steps_of_day(
         Step("trend", trend, units, "LOESS over the years, of the scaled series' means around this day of the year."),
         Step("anomaly", anomaly, unit, "Divided by the trend." if times else "Without the trend."),
         Step("quantile", float(levels[place]), "1", quantile),
-        Step("factor", factor, unit, "That of the nearest point among the training's quantiles and days of the year."),
+        Step("factor", factor, unit, f"That of the nearest point among the training's {searched}."),
         Step("result", result, units, said),
     ]
 

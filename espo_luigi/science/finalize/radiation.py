@@ -28,9 +28,7 @@ def limited_to_potential_radiation(data: xr.DataArray) -> xr.DataArray:
     if "lat" not in data.coords:
         raise DataError(f"{data.name} cannot be limited to the potential radiation: it has no coordinate lat.")
     axis = TimeAxis.of(data)
-    is_leap = axis.calendar == "standard" and xr.DataArray(axis.index, dims="time").dt.is_leap_year.values
-    # The days of a leap year come after those of another.
-    day = xr.DataArray(axis.dayofyear - 1 + np.where(is_leap, 365, 0), dims="time")
+    day = xr.DataArray(_places(axis), dims="time")
     lat = data["lat"].reset_coords(drop=True).astype(np.float64).assign_attrs(units="degrees_north")
     if data.chunks:
         day, lat = day.chunk(time=data.chunksizes["time"]), lat.chunk({dim: data.chunksizes[dim] for dim in lat.dims})
@@ -46,6 +44,19 @@ def limited_to_potential_radiation(data: xr.DataArray) -> xr.DataArray:
         keep_attrs="override",
     )
     return made.transpose(*data.dims)
+
+
+def potential_radiation(axis: TimeAxis, lat: np.ndarray, units: str) -> np.ndarray:
+    """Return that limit itself, (cell, time), on dates at latitudes (cell), in units of radiation."""
+    of_cells = xr.DataArray(lat, dims="cell", attrs={"units": "degrees_north"})
+    limits = convert_to(_by_day(axis.calendar, of_cells).rename("potential_radiation"), units)
+    return np.asarray(limits.transpose("cell", "day").values[:, _places(axis)])
+
+
+def _places(axis: TimeAxis) -> np.ndarray:
+    """The place of each date among the days of `_by_day`: those of a leap year come after those of another."""
+    is_leap = axis.calendar == "standard" and xr.DataArray(axis.index, dims="time").dt.is_leap_year.values
+    return axis.dayofyear - 1 + np.where(is_leap, 365, 0)
 
 
 def _by_day(calendar: str, lat: xr.DataArray) -> xr.DataArray:

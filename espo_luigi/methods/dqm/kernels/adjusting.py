@@ -37,6 +37,8 @@ class Tables(NamedTuple):
         First and last quantile that is not NaN, and first and last factor, as xsdba has it.
     plain
         Whether no point is NaN, and the points at the ends have the factors that apply beyond them.
+    reach
+        That of the plan; if it is infinite, a day without points takes those of the nearest day.
     """
 
     counts: np.ndarray
@@ -46,10 +48,11 @@ class Tables(NamedTuple):
     edges: np.ndarray
     edge_factors: np.ndarray
     plain: np.ndarray
+    reach: float
 
 
 @inlined
-def empty_tables(factors, historical_quantiles):
+def empty_tables(factors, historical_quantiles, reach):
     """Make room for the tables of one cell of both (cell, day of year, quantile)."""
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
     return Tables(
@@ -60,6 +63,7 @@ def empty_tables(factors, historical_quantiles):
         np.empty((n_rows, 2)),
         np.empty((n_rows, 2)),
         np.empty(n_rows, dtype=np.bool_),
+        reach,
     )
 
 
@@ -150,7 +154,7 @@ def nearest_factor(x, row, tables):
         for other in (row - away, row + away):
             if 0 <= other < counts.size and counts[other] > 0:
                 place = nearest_in_row(x, np.uint64(other), tables.middles)
-                distance = (x - known_x[other, place]) ** 2 + away * away
+                distance = ((x - known_x[other, place]) / tables.reach) ** 2 + away * away
                 if distance < best:
                     best = distance
                     factor = known_factors[other, place]
@@ -160,7 +164,7 @@ def nearest_factor(x, row, tables):
 
 @inlined
 def any_factor(x, row, tables):
-    """Find the factor of any value: beyond the day's quantiles its end's, otherwise the nearest of all days."""
+    """Find the factor of any value: beyond the day's quantiles its end's, otherwise the nearest within reach."""
     if np.isnan(x):
         return np.nan
     if x < tables.edges[row, 0]:
@@ -174,7 +178,7 @@ def any_factor(x, row, tables):
 def find_factors(anomalies, rows, tables, factors):
     """Find the factors of successive days (year, day).
 
-    Most values lie within one unit of a point of their own day: no other day's, at least one unit away, is nearer.
+    Most values lie within reach of a point of their own day: no other day's, at least so far away, is nearer.
     Years are looped over in here, and the tables taken apart once: numba counts references at each call.
     """
     plain, known_x, known_factors = tables.plain, tables.known_x, tables.known_factors
@@ -184,7 +188,7 @@ def find_factors(anomalies, rows, tables, factors):
             x, row = anomalies[year, day], np.uint64(rows[day])
             place = nearest_in_row(x, row, middles)
             factors[year, day] = known_factors[row, place]
-            if not plain[row] or abs(x - known_x[row, place]) > 1:
+            if not plain[row] or abs(x - known_x[row, place]) > tables.reach:
                 factors[year, day] = any_factor(x, rows[day], tables)
 
 
@@ -353,7 +357,7 @@ def adjust_cells(
     """
     members, n_times = simulation.shape[1], simulation.shape[2]
     half = plan.window // 2
-    tables = empty_tables(factors, historical_quantiles)
+    tables = empty_tables(factors, historical_quantiles, plan.reach)
     scaled = np.empty((members, n_times), dtype=simulation.dtype)
     means = np.empty(n_times, dtype=simulation.dtype)
     padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
@@ -422,7 +426,7 @@ def trace_cell(
     """
     n_times = series.shape[1]
     half = plan.window // 2
-    tables = empty_tables(factors, historical_quantiles)
+    tables = empty_tables(factors, historical_quantiles, plan.reach)
     fill_tables(factors[0], nearest[0], historical_quantiles[0], tables)
     means = np.empty(n_times, dtype=series.dtype)
     padded = np.empty(n_times + 2 * half, dtype=series.dtype)

@@ -246,7 +246,7 @@ def adjust_ranked(
     ranks = np.empty(sample.size)
     factors_found = np.empty(n_times, dtype=factors.dtype)
     alone = windows.window == 1 and not pooled
-    tables = empty_tables(factors, factors)
+    tables = empty_tables(factors, factors, 1.0)
     for cell in range(simulation.shape[0]):
         is_complete = not np.isnan(factors[cell]).any()
         if not is_complete:

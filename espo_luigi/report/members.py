@@ -246,10 +246,9 @@ def flags_section(view: RunView) -> list[Section]:
     reader = Reader()
     found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
-    arid = {of: int((of.shares["arid"] > 0).sum()) for of in found if "arid" in of.shares}
-    told = [f"{of.variable} of {short(of.sim_id)}: {number}" for of, number in arid.items() if number]
-    if told:
-        blocks.append(Warned("\n".join(f"arid: {one} cells" for one in told)))
+    arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
+    if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:
+        blocks.append(Warned("\n".join(told)))
     for of_what in ("days", "cells"):
         chosen = [one for one in found if one.of_what == of_what]
         blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")

@@ -122,15 +122,18 @@ class Measured(NamedTuple):
     highest_later: float
     arid: float
 
-    def beyond(self, mean: float) -> list[str]:
-        """Return what is not within the multiples that usual settings keep; `mean` is the reference's, in its units."""
+    def beyond(self, mean: float, most: float = 1.5) -> list[str]:
+        """Return what is not within the multiples that usual settings keep; `mean` is the reference's, in its units.
+
+        Maxima are at most ``most`` of what they should be.
+        """
         is_sure = mean >= 0.1 and abs(self.raw) > 2 * self.error
         kept = {
             "mean": abs(self.mean - 1) <= 0.1,
-            "highest": self.highest <= 1.5,
+            "highest": self.highest <= most,
             "change": not is_sure
             or min(abs(self.change - one) for one in (self.raw, self.of_months)) <= 0.2 * abs(self.raw),
-            "highest_later": self.highest_later <= 1.5,
+            "highest_later": self.highest_later <= most,
         }
         return [name for name, is_kept in kept.items() if not is_kept]
 

@@ -20,7 +20,15 @@ NEWEST: Usual = get_args(Usual)[-1]
 _METHODS = ("DetrendedQuantileMapping", "QuantileDeltaMapping")
 # What a method of several variables takes of a variable's own settings.
 _TAKEN = {
-    "MBCn": ("kind", "nquantiles", "jitter_under", "adapt_freq_thresh", "max_tail_factor", "additive_space"),
+    "MBCn": (
+        "kind",
+        "nquantiles",
+        "jitter_under",
+        "adapt_freq_thresh",
+        "max_tail_factor",
+        "small_amounts",
+        "additive_space",
+    ),
     "OTC": ("jitter_under", "additive_space"),
     "dOTC": ("kind", "jitter_under", "adapt_freq_thresh", "additive_space"),
 }
@@ -157,11 +165,10 @@ def usual_settings(known: Variable, method: str, *, pooled: bool) -> dict[str, A
     elif known.kind == "*":
         if known.jitter is not None:
             training["jitter_under"] = {"thresh": threshold_of(known.jitter, known)}
+            if not known.is_range:
+                training["small_amounts"] = {"thresh": threshold_of(10 * known.jitter, known)}
         if known.wet is not None:
-            # The series of a single member can be adapted before the training, as the workflow of 2024 does.
-            adapted = {"thresh": threshold_of(known.wet, known)}
-            training |= {} if pooled else {"adapt_freq": adapted}
-            train |= {"adapt_freq_thresh": adapted["thresh"], "max_tail_factor": 10} if pooled else {}
+            train |= {"adapt_freq_thresh": threshold_of(known.wet, known), "max_tail_factor": 10}
         # Where all days of a window are zero (polar night, a summer without snow), so is the trend.
         loess |= {} if known.is_range else {"mult_skip_zeros": True}
     adjust: dict[str, Any] = {"interp": "nearest_quantile", "extrapolation": "constant"}

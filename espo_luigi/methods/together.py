@@ -33,6 +33,7 @@ from espo_luigi.methods.xsdba import (
     GroupOfDays,
     JitterUnder,
     Kind,
+    SmallAmounts,
     as_quantiles,
 )
 from espo_luigi.science import seeds
@@ -113,6 +114,9 @@ class VariableOfMBCn(VariableArguments):
     )
     max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="values over so many last quantiles are kept"
+    )
+    small_amounts: SmallAmounts | None = Field(
+        default=None, description="{thresh}: by our kernels, simulated values under it are at most doubled"
     )
 
 
@@ -358,6 +362,7 @@ def _by_kernels(
     given = setup.training
     pools = [setup.seed] if Grouping.of(given["group"]).add_dims else setup.member_seeds
     own, dry = {name: given.get("by_variable", {}).get(name, {}) for name in setup.units}, _thresholds(setup)
+    small = _noise(setup, "small_amounts")
     draws = [[seeds.cell_generator(seed, "adapt_freq", int(cell)) for seed in pools] for cell in cells]
     size = given["n_iter"], len(setup.units)
     return transform.adjust(
@@ -373,6 +378,7 @@ def _by_kernels(
                 levels_of(one.get("nquantiles", given["nquantiles"])),
                 dry.get(name),
                 one.get("max_tail_factor"),
+                small.get(name, 0.0),
             )
             for name, one in own.items()
         ],
@@ -413,9 +419,9 @@ def _thresholds(setup: Setup) -> dict[str, float]:
     return {name: threshold_in(one, setup.units[name]) for name, one in given.items()}
 
 
-def _noise(setup: Setup) -> dict[str, float]:
-    """Return the thresholds of noise, in the variables' units."""
-    given = _by_variable(setup, "jitter_under")
+def _noise(setup: Setup, key: str = "jitter_under") -> dict[str, float]:
+    """Return the thresholds of noise, or of small amounts, in the variables' units."""
+    given = _by_variable(setup, key)
     return {name: threshold_in(one["thresh"], setup.units[name]) for name, one in given.items() if one}
 
 

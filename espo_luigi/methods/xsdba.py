@@ -197,6 +197,12 @@ class AdditiveSpace(Switch):
         return self
 
 
+class SmallAmounts(Switch):
+    """Ratios of small values, limited."""
+
+    thresh: PositiveThreshold = Field(description="the value under which a ratio is at most 2, with its unit")
+
+
 class AdaptFreq(Switch):
     """The simulation's dry days, adapted to the reference's."""
 
@@ -344,6 +350,9 @@ class Training(TrainingSection):
     additive_space: AdditiveSpace | None = OmitDefault(
         "{lower_bound, upper_bound, trans, margin, clip_next_to_bounds}: the space of the training"
     )
+    small_amounts: SmallAmounts | None = OmitDefault(
+        "{thresh}: simulated values under it are at most doubled; dry days become wet in proportion to wet days nearby"
+    )
     jitter_over: Refused = None
 
     @model_validator(mode="after")
@@ -450,6 +459,7 @@ class Options:
     adapt_freq: float | None
     adapt_freq_group: Grouping
     adapt_freq_thresh: float | None
+    small: float
     additive_space: Mapping[str, Any]
     year_windows: Mapping[str, int]
 
@@ -463,6 +473,7 @@ class Options:
         train, space = dict(given.get("xclim_train_args", {})), dict(given.get("additive_space", {}))
         adapt_freq = given.get("adapt_freq") or {}
         noise = (adjusting or given).get("jitter_under") or {}
+        small = given.get("small_amounts") or {}
         # xsdba does not convert a threshold to a flux.
         for own in (train, space):
             for name in (name for name in own if "thresh" in name or name in ("lower_bound", "upper_bound", "margin")):
@@ -481,6 +492,7 @@ class Options:
             threshold_in(adapt_freq["thresh"], unit) if adapt_freq else None,
             Grouping.of(adapt_freq["group"]) if adapt_freq.get("group") else group,
             threshold_in(adapts, unit) if adapts else None,
+            threshold_in(small["thresh"], unit) if small else 0.0,
             space,
             adjusting.get("moving_yearly_window", {}),
         )
@@ -584,7 +596,8 @@ class Xsdba(Method):
                 )
             if options.adapt_freq is not None:
                 historical, extra = _adapt_freq(reference, historical, setup, options)
-            return _train(reference, historical, options).assign(extra)
+            trained = _train(reference, historical, options).assign(extra)
+            return _limited(trained, historical, options) if options.small and options.kind == "*" else trained
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Adjust a block."""
@@ -610,6 +623,11 @@ class Xsdba(Method):
         state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
         with state, xsdba.set_options(extra_output=False):
             scenario = adjustment.adjust(simulation, **arguments)
+        if self.variant == "QuantileDeltaMapping" and (noise := options.jitter_under) is not None:
+            dry = block["simulation"] < noise
+            if options.adapt_freq_thresh is not None:  # a dry day may be made wet
+                dry &= scenario < noise
+            scenario = scenario.where(~dry, scenario.dtype.type(0))
         if space:
             scenario = xsdba.processing.from_additive_space(scenario, **space.arguments, units=setup.unit)
             scenario = scenario.astype(setup.dtype)
@@ -666,6 +684,8 @@ class Xsdba(Method):
         ]
         prepared = f", ref and hist were prepared with {' and '.join(steps)}" if steps else ""
         transformed = f", ref, hist and sim were transformed with to_additive_space({space!r})" if space else ""
+        if small := given.get("small_amounts"):
+            transformed += f", ratios are at most 2 where hist is below {small['thresh']}"
         return f"{self.variant}({trained}).adjust(sim, {adjusted}){pooled}{prepared}{transformed}"
 
 
@@ -744,6 +764,16 @@ def _adapt_freq(
     # The random values come out as float64, which would double the size of the training.
     adapted = adapted.transpose(*historical.dims).astype(historical.dtype)
     return adapted, {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
+
+
+def _limited(trained: xr.Dataset, historical: xr.DataArray, options: Options) -> xr.Dataset:
+    """Return a training whose ratios are at most 2 where the historical quantile is small."""
+    ratio, mean = trained["af"], 1
+    if "scaling" in trained:
+        ratio, mean = ratio * trained["scaling"], _grouper(options.group).apply("mean", historical)
+    is_small = (trained["hist_q"] * mean < options.small) & (ratio > 2)
+    limited = trained["af"].where(~is_small, trained["af"] * 2 / ratio)
+    return trained.assign(af=limited.transpose(*trained["af"].dims).astype(trained["af"].dtype))
 
 
 def _train(reference: xr.DataArray, historical: xr.DataArray, options: Options) -> xr.Dataset:

@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
-from espo_luigi.report.html import Heading, Section, Table, Text
+from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS
@@ -207,7 +207,8 @@ _MEANING = (
 _FLAGS_MEAN = (
     "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product; what the "
     "method did is in the section before, too. A cell has its flag (100 %) or has not (0). signal_distorted and "
-    "sign_flipped compare the change with that of the regridded simulation."
+    "sign_flipped compare the change with that of the regridded simulation. arid: months with few wet days in the "
+    "calibration, whose factors are quotients of small numbers, have much of the amounts or the highest value."
 )
 
 
@@ -245,6 +246,9 @@ def flags_section(view: RunView) -> list[Section]:
     reader = Reader()
     found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
+    arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
+    if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:
+        blocks.append(Warned("\n".join(told)))
     for of_what in ("days", "cells"):
         chosen = [one for one in found if one.of_what == of_what]
         blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")

@@ -35,14 +35,18 @@ _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
 DAYS = (
     "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
 )  # fmt: skip
-CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped", "signal_not_judged")
+CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped", "signal_not_judged", "arid")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)
 _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
-    "cells; signal_not_judged: too few days, or no ratio to a mean of 0."
+    "cells; signal_not_judged: too few days, or no ratio to a mean of 0. arid: amounts rest on factors of few wet days."
 )
+# Below this share of wet days of a month, the highest quantiles of a sample may be dry, and their ratios of no meaning.
+_FEW_WET = 0.02
+# Arid months matter from this share of all amounts on.
+_MUCH = 0.1
 # The share of the days of each stretch of years that must have values, for means that missing days do not shift.
 _ENOUGH = 0.99
 
@@ -169,6 +173,7 @@ def of_adjusted(
     period: Sequence[str | int],
     kind: Kind,
     signal: float,
+    wet: float | None = None,
     align_on: AlignOn = "year",
 ) -> dict[str, xr.DataArray]:
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
@@ -176,7 +181,8 @@ def of_adjusted(
     `simulation` is the regridded variable of the same cells, in any calendar, with its flags of `of_regridded`; `marks`
     are what the method marks (`treated` of `Method`), with its names in `flag_meanings`. Changes, differences (+) or
     ratios (*), are from the calibration, `period`, to as many years at the end. They may differ by `signal` standard
-    deviations of the regridded simulation's yearly means in the calibration.
+    deviations of the regridded simulation's yearly means in the calibration. Days are wet
+    above `wet`, in the scenario's units; None for variables without dry days.
     """
     name, axis = str(scenario.name), TimeAxis.of(scenario)
     given = {"values": convert_to(simulation[name], units_of(scenario)), "days": _flags_of(simulation, name)}
@@ -193,6 +199,17 @@ def of_adjusted(
         dask="parallelized",
         output_dtypes=[np.uint8],
     )
+    if wet is not None:
+        known = (axis.year >= int(period[0])) & (axis.year <= int(period[1]))
+        cells = cells | xr.apply_ufunc(
+            _of_aridity,
+            scenario.variable,
+            raw["values"],
+            kwargs={"months": scenario["time"].dt.month.values, "known": known, "wet": wet},
+            input_core_dims=[["time"], ["time"]],
+            dask="parallelized",
+            output_dtypes=[np.uint8],
+        )
     days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
     own = [] if marks is None else marks.attrs["flag_meanings"].split()
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
@@ -282,7 +299,7 @@ def _of_signal(
 
     The change is from the calibration's years to as many at the end, of years after the calibration.
     """
-    distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in CELLS[1:])
+    distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in CELLS[1:4])
     begin, end = np.searchsorted(years, [period[0], period[1] + 1])
     starts = np.unique(years[begin:end], return_index=True)[1]
     later = np.searchsorted(years, max(period[1], years[-1] - starts.size) + 1)
@@ -304,6 +321,25 @@ def _of_signal(
         is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     bits: np.ndarray = is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
     return np.where(is_known, bits, not_judged)
+
+
+def _of_aridity(
+    scenario: np.ndarray, raw: np.ndarray, *, months: np.ndarray, known: np.ndarray, wet: float
+) -> np.ndarray:
+    """The flags of cells (…) of which months with few wet days in the calibration have much, or the most of a day.
+
+    `known` are the days of the calibration; the simulation or the scenario may lack the wet days.
+    """
+    each = []
+    for month in np.unique(months):
+        days = np.flatnonzero(months == month)
+        part, before = np.nan_to_num(scenario[..., days]), raw[..., days[known[days]]]
+        share = np.minimum((part[..., known[days]] > wet).mean(axis=-1), (before > wet).mean(axis=-1))
+        each.append((share < _FEW_WET, part.sum(axis=-1, dtype=np.float64), part.max(axis=-1)))
+    is_dry, total, most = map(np.stack, zip(*each, strict=True))
+    much = np.where(is_dry, total, 0).sum(axis=0) > _MUCH * total.sum(axis=0)
+    rests = much | (np.where(is_dry, most, 0).max(axis=0) >= np.maximum(most.max(axis=0), wet))
+    return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
 
 
 def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
+from espo_luigi.science.units import threshold_in, units_of
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, every, version_of_plugin
@@ -167,7 +168,7 @@ class Adjust(VariableTask):
         *Train.reads,
         "biasadjust.variables.{var}.adjusting_args",
         "flags",
-        *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units")),
+        *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units", "wet")),
     )
 
     def compute(
@@ -194,8 +195,9 @@ class Adjust(VariableTask):
                 "align_on": self.how.adjusting_args.align_on or "year",
             }
             for name in self.how.variables or (self.var,):
-                kind = variable(name, config.table).kind
-                made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=kind, **how))
+                known = variable(name, config.table)
+                wet = known.wet and threshold_in(f"{known.wet!r} {known.units}", units_of(made[name]))
+                made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=known.kind, wet=wet, **how))
         return made.assign_attrs(simulation.attrs | level | makers)
 
     def steps(

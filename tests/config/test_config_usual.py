@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parents[2] / "config"
 GROUP = {"group": "time.dayofyear", "window": 31}
 LOESS = {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}
 ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest_quantile", "extrapolation": "constant"}
-ZEROS = ("rsds", "sfcWind", "huss", "ozone", "pr")
+ZEROS = ("rsds", "sfcWind", "huss", "ozone", "pr", "snw")
 LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "margin": "1 %"}
 OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": "0.5 ug m-3"}
 
@@ -40,24 +40,27 @@ def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sect
     return load([*shipped, folder / "without.yml", folder / "own.yml"])
 
 
+def noisy(noise: str, small: str, **more: Any) -> dict[str, Any]:
+    """Ratios with noise, and at most 2 below small amounts."""
+    train = {"kind": "*", "nquantiles": 50, **more}
+    return {"xclim_train_args": train, "jitter_under": {"thresh": noise}, "small_amounts": {"thresh": small}}
+
+
 @pytest.mark.parametrize(
     ("name", "training"),
     [
         ("tasmax", {"xclim_train_args": {"kind": "+", "nquantiles": 50}}),
         ("psl", {"xclim_train_args": {"kind": "+", "nquantiles": 50}}),
         ("dtr", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.0001 K"}}),
-        ("rsds", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.01 W m-2"}}),
-        ("sfcWind", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.01 m s-1"}}),
-        ("huss", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.0001 g kg-1"}}),
+        ("rsds", noisy("0.01 W m-2", "0.1 W m-2")),
+        ("sfcWind", noisy("0.01 m s-1", "0.1 m s-1")),
+        ("huss", noisy("0.0001 g kg-1", "0.001 g kg-1")),
+        ("snw", noisy("0.01 kg m-2", "0.1 kg m-2", adapt_freq_thresh="1 kg m-2", max_tail_factor=10)),
         ("hurs", {"xclim_train_args": {"kind": "+", "nquantiles": 50}, "additive_space": LOGIT}),
-        ("ozone", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.5 ug m-3"}}),
+        ("ozone", noisy("0.5 ug m-3", "5 ug m-3")),
         (
             "pr",
-            {
-                "xclim_train_args": {"kind": "*", "nquantiles": 50},
-                "jitter_under": {"thresh": "0.01 mm d-1"},
-                "adapt_freq": {"thresh": "1 mm d-1"},
-            },
+            noisy("0.01 mm d-1", "0.1 mm d-1", adapt_freq_thresh="1 mm d-1", max_tail_factor=10),
         ),
     ],
 )
@@ -71,22 +74,19 @@ def test_settings_follow_from_the_table_of_variables(name: str, training: dict[s
     assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": adjust}
 
 
-@pytest.mark.parametrize("name", ["tasmax", "dtr", "pr"])
-def test_they_are_those_that_the_workflow_of_2024_has(name: str) -> None:
-    usual = loaded_settings("demo", name)
+@pytest.mark.parametrize("name", ["tasmax", "dtr"])
+def test_they_are_those_that_the_workflow_of_2024_has_where_amounts_are_not_small(name: str) -> None:
     given = load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).biasadjust.variables[name]
-    if name == "pr":  # which gives no number where it never rains
-        assert usual["adjust"]["detrend"]["LoessDetrend"].pop("mult_skip_zeros")
-    assert usual["adjust"].pop("interp") == "nearest_quantile", "the same in any unit"
-    expected = plain(given)
-    assert expected["adjust"].pop("interp") == "nearest"
+    usual, expected = loaded_settings("demo", name), plain(given)
+    assert (usual["adjust"].pop("interp"), expected["adjust"].pop("interp")) == ("nearest_quantile", "nearest")
     assert usual == expected
 
 
 @pytest.mark.parametrize("name", ["tasmax", "tasmin", "dtr", "pr"])
-def test_they_are_those_that_espo_v2_has_for_pools(name: str) -> None:
+def test_they_are_those_that_espo_v2_has_for_pools_but_for_ratios_of_small_amounts(name: str) -> None:
     given = load([CONFIG / "v2-demo" / "config.yml", CONFIG / "v2-demo" / "paths.yml"]).biasadjust.variables[name]
     usual, expected = loaded_settings("v2-demo", name), plain(given)
+    assert (usual["train"].pop("small_amounts", None) is not None) == (name == "pr")
     assert (usual["adjust"].pop("interp"), expected["adjust"].pop("interp")) == ("nearest_quantile", "nearest")
     assert usual == expected
 

@@ -10,7 +10,7 @@ from report_examples import SIMULATIONS, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.html import Table
+from espo_luigi.report.html import Table, Warned
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.members import flags_section, treated_section
 from espo_luigi.report.reading import RunView
@@ -83,6 +83,15 @@ def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView
     assert list(drawn) == [f"flagged-{of}+{SIMULATIONS[0]}+pr" for of in ("days", "cells")]
     assert list(drawn[f"flagged-days+{SIMULATIONS[0]}+pr"].arguments[0]) == ["Repaired"]
     assert [picture.name for part in with_pictures([section]) for picture in part.pictures] == list(drawn)
+
+
+def test_arid_cells_are_told_in_a_line(view: RunView, tmp_path: Path) -> None:
+    made = product({"pr": {"arid": (400, 0)}, "dtr": {"arid": (0, 0)}})
+    made = made.assign({name: (days / 400).assign_attrs(days=1) for name, days in made.items() if "arid" in str(name)})
+    store.write_store(made, tmp_path / "flags.zarr", MARKER)
+    (section,) = flags_section(replace(view, raised={SIMULATIONS[0]: tmp_path / "flags.zarr"}))
+    (told,) = (block.text for block in section.blocks if isinstance(block, Warned))
+    assert told.startswith("arid: pr of ") and told.endswith(": 5 cells")
 
 
 def test_maps_have_the_treatments_that_occur(view: RunView) -> None:

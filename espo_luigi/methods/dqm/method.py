@@ -20,6 +20,7 @@ from espo_luigi.methods import xsdba
 from espo_luigi.methods.base import Array, Block, Method, Setup, Step, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
+from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
 from espo_luigi.science import seeds
@@ -159,6 +160,7 @@ class Kernels(Method):
             detrended=self.method == DEFAULT_METHOD,
             raw=options.train.get("max_tail_factor") is not None,
             adapt_freq_thresh=options.adapt_freq_thresh,
+            small=options.small,
             seeds=of_members,
             threads=given_threads(),
         )
@@ -198,6 +200,8 @@ class Kernels(Method):
         if space:
             quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), given_threads())
         if is_noise is not None:
+            if self.method == QDM:  # a dry day stays dry
+                adjusted[is_noise & ((treated & MADE_WET) == 0)] = 0
             treated |= is_noise.view(np.uint8) << TREATMENTS.index("jittered")
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
         return xr.Dataset({"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, dims)})
@@ -219,6 +223,9 @@ class Kernels(Method):
         if self.method == QDM:
             ranked, how = _ranked(block, trained, setup)
             made = steps_by_rank(series, *ranked, **how, units=units, step=day, member=member)
+            was_dry = noise is not None and given[member, day] < noise
+            if was_dry and all(one.value == series[member, day] for one in made if one.name == "made wet"):
+                made.append(Step("dry", 0.0, units, "Noise is 0 again."))
         else:
             training, plan, how = _trained(block, trained, setup)
             how |= {"units": units, "levels": trained["quantiles"].values, "step": day, "member": member}
@@ -310,6 +317,7 @@ def _adaptation(
             threshold=options.adapt_freq_thresh,
             shares=quantile_mapping.Shares(*(one.reshape(*one.shape[:2], -1) for one in shares)),
             seeds=of_members,
+            nearby=bool(options.small),
         )
     if (factor := options.train.get("max_tail_factor")) is not None:
         tails = arrays["hist_q_raw"][..., -1]

@@ -67,6 +67,7 @@ def train(
     detrended: bool = True,
     raw: bool = False,
     adapt_freq_thresh: float | None = None,
+    small: float = 0.0,
     seeds: np.ndarray | None = None,
     threads: int = 1,
 ) -> Training:
@@ -85,6 +86,8 @@ def train(
     adapt_freq_thresh
         Adapts each member's frequency of values up to this threshold in each day of year's sample, as xsdba's argument
         of the same name does; for kind "*". The draws need ``seeds`` (cell, member).
+    small
+        Where the historical values are below it, ratios are at most 2.
     """
     dtype = np.result_type(reference, historical)
     reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
@@ -109,9 +112,8 @@ def train(
             of_cells = seeds.reshape(n_cells, members)[cells]
             adapting = Adapting(dtype.type(adapt_freq_thresh), of_cells, Shares(*(one[cells] for one in shares)))
         outputs = [one[cells] for one in (*made[:3], raw_quantiles)]
-        train_cells(
-            reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", detrended, adapting, *outputs
-        )
+        how = kind == "*", detrended, dtype.type(small)
+        train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, *how, adapting, *outputs)
 
     run_by_cells(kernel, n_cells, threads)
     return made._replace(
@@ -385,12 +387,15 @@ class Adaptation:
         The threshold of dry days, the training's shares (cell, dayofyear, member), and seeds (cell, member).
     limits
         Values above these (cell, dayofyear) are not adjusted; empty for none.
+    nearby
+        Whether dry days become wet in proportion to the wet days around them, not to dry days.
     """
 
     threshold: float
     shares: Shares
     seeds: np.ndarray
     limits: np.ndarray
+    nearby: bool = False
 
     @classmethod
     def none(cls, dtype: np.dtype[Any]) -> Adaptation:
@@ -436,6 +441,7 @@ def adjust(
             kind == "*",
             skips_zeros,
             simulation.dtype.type(more.threshold),
+            more.nearby,
             Shares(*(one[cells] for one in more.shares)),
             more.limits[cells],
             more.seeds[cells],

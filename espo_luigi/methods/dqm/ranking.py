@@ -137,6 +137,7 @@ def adjust(
                 np.empty((2, size), dtype=f"u{simulation.dtype.itemsize}"),
                 kind == "*",
                 simulation.dtype.type(more.threshold),
+                more.nearby,
                 Shares(*(one[cells] for one in more.shares)),
                 more.limits[cells],
                 more.seeds[cells],

@@ -68,7 +68,7 @@ def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> 
     out, threshold = np.empty_like(simulation), simulation.dtype.type(more.threshold)
     for member, series in enumerate(simulation):
         shares = [np.ascontiguousarray(share[0, :, member]) for share in more.shares]
-        adapt_simulation(series, plan, threshold, *shares, more.seeds[0, member], out[member])
+        adapt_simulation(series, plan, threshold, more.nearby, *shares, more.seeds[0, member], out[member])
     return out
 
 

@@ -29,12 +29,15 @@ class Univariate(NamedTuple):
         The frequency of values up to here is adapted to the reference's (`adapt_freq_thresh`); None: it is not.
     tail_factor
         Values above so many times the historical sample's last quantile are not adjusted; None: all are.
+    small
+        Where the historical values are below it, ratios are at most 2.
     """
 
     kind: str
     levels: np.ndarray
     threshold: float | None = None
     tail_factor: float | None = None
+    small: float = 0.0
 
 
 class Plan(NamedTuple):
@@ -216,5 +219,6 @@ def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univar
         np.array([one.levels.size for one in variables]),
         np.array([np.nan if one.threshold is None else one.threshold for one in variables]),
         np.array([np.nan if one.tail_factor is None else one.tail_factor for one in variables]),
+        np.array([float(one.small) for one in variables]),
         -1 if detrend is None else detrend,
     )

@@ -39,6 +39,8 @@ _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
 # More than the values of a day of year's window; a day of year's draws are numbered from its multiple on.
 _DRAWS_OF_A_GROUP = np.int64(1) << 32
+# On each side, as in a window of 30 years.
+_YEARS_NEARBY = 15
 
 
 class Shares(NamedTuple):
@@ -478,12 +480,61 @@ def adapt_day(series, centres, ahead, threshold, ratio, top, streams, scratch, o
 
 
 @inlined
-def adapt_simulation(series, plan, threshold, dry_reference, dry_historical, pth, seed, out):
+def count_nearby(series, half, threshold, counts):
+    """Fill ``counts`` with the numbers of wet and dry values up to ``half`` days away: (2, time)."""
+    n_wet, n_dry = 0, 0
+    for time in range(-half, series.size):
+        if time + half < series.size:
+            n_wet += series[time + half] > threshold
+            n_dry += series[time + half] <= threshold
+        if time > half:
+            n_wet -= series[time - half - 1] > threshold
+            n_dry -= series[time - half - 1] <= threshold
+        if time >= 0:
+            counts[0, time], counts[1, time] = n_wet, n_dry
+
+
+@inlined
+def adapt_nearby(series, plan, threshold, dry_reference, dry_historical, pth, streams, out):
+    """Make dry values wet in proportion to the wet ones around: in the days of the window and the years around.
+
+    A dry day's chance is the number of wet days there, times what the training lacks for each, by that of dry days. So
+    changes of the frequency stay, in ratios, and as many values become wet on average in samples of any size.
+    """
+    counts = np.empty((2, series.size), dtype=np.int64)
+    count_nearby(series, max(plan.window // 2, 15), threshold, counts)
+    for run in range(plan.run_groups.size):
+        centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
+        for ahead in range(plan.run_groups[run]):
+            row = plan.scaling_rows[centres[0] + ahead]
+            if not dry_reference[row] < dry_historical[row] < 1:
+                continue
+            lacking = (dry_historical[row] - dry_reference[row]) / (1 - dry_historical[row])
+            n_wet, n_dry = 0, 0
+            for year in range(-_YEARS_NEARBY, centres.size):
+                if year + _YEARS_NEARBY < centres.size:
+                    entering = centres[year + _YEARS_NEARBY] + ahead
+                    n_wet, n_dry = n_wet + counts[0, entering], n_dry + counts[1, entering]
+                if year > _YEARS_NEARBY:
+                    leaving = centres[year - _YEARS_NEARBY - 1] + ahead
+                    n_wet, n_dry = n_wet - counts[0, leaving], n_dry - counts[1, leaving]
+                time = centres[max(year, 0)] + ahead
+                if year >= 0 and series[time] <= threshold and draw(streams[0], time) * n_dry < n_wet * lacking:
+                    out[time] = wet_value(out, draw(streams[1], time), threshold, pth[row])
+
+
+@inlined
+def adapt_simulation(series, plan, threshold, nearby, dry_reference, dry_historical, pth, seed, out):
     """Copy a member's series, dry days of each day of year made wet in the proportion that training found.
 
-    Days of year have no window here, as in xsdba. The training's numbers are (day of year).
+    Days of year have no window here, as in xsdba, unless ``nearby`` (`adapt_nearby`). The training's numbers are (day
+    of year).
     """
     out[:] = series
+    if nearby:
+        both = stream(seed, TIE), stream(seed, NEW_VALUE)
+        adapt_nearby(series, plan, threshold, dry_reference, dry_historical, pth, both, out)
+        return
     longest = np.diff(plan.run_start).max()
     values, more = np.empty((2, longest + 1), dtype=series.dtype)
     scratch = values, more, np.empty(longest + 1, dtype=np.int64)

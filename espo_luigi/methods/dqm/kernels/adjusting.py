@@ -344,6 +344,7 @@ def adjust_cells(
     multiplicative,
     skips_zeros,
     threshold,
+    nearby,
     shares,
     limits,
     seeds,
@@ -352,8 +353,8 @@ def adjust_cells(
 ):
     """Adjust the members (cell, member, time) of each cell; scratch is per call, little more than the members' series.
 
-    Frequencies are adapted if ``shares`` (see `Shares`) have cells; tails are kept if ``limits`` (cell, day) do.
-    ``marks`` (cell, member, time) get the bits of days made wet, extrapolated and limited.
+    Frequencies are adapted, ``nearby`` or not, if ``shares`` (see `Shares`) have cells; tails are kept if ``limits``
+    (cell, day) do. ``marks`` (cell, member, time) get the bits of days made wet, extrapolated and limited.
     """
     members, n_times = simulation.shape[1], simulation.shape[2]
     half = plan.window // 2
@@ -372,6 +373,7 @@ def adjust_cells(
                     simulation[cell, member],
                     plan,
                     threshold,
+                    nearby,
                     shares.dry_reference[cell, :, member],
                     shares.dry_historical[cell, :, member],
                     shares.pth[cell, :, member],

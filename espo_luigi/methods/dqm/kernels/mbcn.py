@@ -50,6 +50,7 @@ class Univariates(NamedTuple):
     n_levels: np.ndarray
     thresholds: np.ndarray
     tail_factors: np.ndarray
+    small: np.ndarray
     detrend: int
 
 
@@ -311,18 +312,22 @@ def train_alone(reference, historical, order, variable, how, draws):
         quantiles_of_sorted(reference, np.full(1, share), top)
         dry = (np.searchsorted(reference, threshold, side="right") / reference.size, share, top[0])
         adapt_sorted(historical, order, threshold, dry, draws)
-    scaling = 0.0
+    scaling, most, mean = 0.0, 2.0, 1.0
     if how.detrend >= 0:
         means = reference.mean(), historical.mean()
         scaling = means[0] / means[1] if multiplicative else means[0] - means[1]
         if not np.isfinite(scaling):
             scaling = 1.0
+        most, mean = most / scaling if multiplicative else most, means[1]
         quantiles_of_sorted(historical * (1 / means[1]) if multiplicative else historical - means[1], levels, other)
         quantiles_of_sorted(reference * (1 / means[0]) if multiplicative else reference - means[0], levels, own)
     else:
         quantiles_of_sorted(historical, levels, other)
         quantiles_of_sorted(reference, levels, own)
     factors = own / other if multiplicative else own - other
+    for level in range(levels.size):
+        if multiplicative and other[level] * mean < how.small[variable] and factors[level] > most:
+            factors[level] = most
     known = other if how.detrend >= 0 else levels
     valid = np.isfinite(factors) & np.isfinite(known)
     return Trained(known[valid], factors[valid], scaling, limit, dry)

@@ -302,8 +302,11 @@ def window_quantiles(ranks, sorted_values, plan, quantiles, multiplicative, mean
 
 
 @inlined
-def correct(reference_quantiles, historical_quantiles, means, multiplicative, factors, scaling):
-    """Fill a cell's factors and scaling: reference against historical."""
+def correct(reference_quantiles, historical_quantiles, means, multiplicative, about_mean, small, factors, scaling):
+    """Fill a cell's factors and scaling: reference against historical.
+
+    A historical value below ``small`` is at most doubled (as by `ratio.max` of Cannon's R package MBC).
+    """
     for group in range(scaling.size):
         if multiplicative:
             scaling[group] = means[0, group] / means[1, group]
@@ -313,3 +316,6 @@ def correct(reference_quantiles, historical_quantiles, means, multiplicative, fa
             right = historical_quantiles[group, index]
             left = reference_quantiles[group, index]
             factors[group, index] = left / right if multiplicative else left - right
+            if multiplicative and (right * means[1, group] if about_mean else right) < small:
+                most = factors.dtype.type(2 / scaling[group] if about_mean else 2)
+                factors[group, index] = most if factors[group, index] > most else factors[group, index]

@@ -182,7 +182,7 @@ def find_ranked(ranks, rows, factors, turns, is_complete, tables, found):
 
 
 @inlined
-def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, marks, series):
+def copy_adapted(simulation, cell, span, days, threshold, nearby, shares, seeds, marks, series):
     """Copy a window of years of a cell's members, dry days made wet as `adapting.adapt_simulation` does."""
     first, last, kept_first, kept_last = span
     kept = slice(kept_first - first, kept_last - first)
@@ -195,6 +195,7 @@ def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, marks, 
             given,
             days,
             threshold,
+            nearby,
             shares.dry_reference[cell, :, member],
             shares.dry_historical[cell, :, member],
             shares.pth[cell, :, member],
@@ -222,6 +223,7 @@ def adjust_ranked(
     keys,
     multiplicative,
     threshold,
+    nearby,
     shares,
     limits,
     seeds,
@@ -251,7 +253,7 @@ def adjust_ranked(
         is_complete = not np.isnan(factors[cell]).any()
         if not is_complete:
             tabulate(factors[cell], levels, turns, tables)
-        copy_adapted(simulation, cell, span, days, threshold, shares, seeds, marks, series)
+        copy_adapted(simulation, cell, span, days, threshold, nearby, shares, seeds, marks, series)
         for member in range(members):
             start = member % in_sample * length
             if alone:

@@ -20,6 +20,7 @@ def train_cells(
     quantiles,
     multiplicative,
     about_mean,
+    small,
     adapting,
     factors,
     historical_quantiles,
@@ -31,7 +32,7 @@ def train_cells(
     Unless ``about_mean``, quantiles are those of the values, and there is no scaling. ``historical`` is the long series
     of a pool's members. Where ``raw_quantiles`` has cells, too, it is filled with the quantiles of the historical
     values themselves. With ``adapting``, an `Adapting` or None, the samples are adapted to the reference's dry days;
-    multiplicatively only. Numba compiles a version for each.
+    multiplicatively only. Numba compiles a version for each. ``small`` is that of `quantiles.correct`.
     """
     n_groups = scaling.shape[1]
     reference_quantiles = np.empty((n_groups, quantiles.size), dtype=factors.dtype)
@@ -69,4 +70,5 @@ def train_cells(
                 Shares(shares.dry_reference[cell], shares.dry_historical[cell], shares.pth[cell]),
                 historical_quantiles[cell],
             )
-        correct(reference_quantiles, historical_quantiles[cell], means, multiplicative, factors[cell], scaling[cell])
+        own = factors[cell], scaling[cell]
+        correct(reference_quantiles, historical_quantiles[cell], means, multiplicative, about_mean, small, *own)

@@ -81,8 +81,8 @@ LONG = (
 )
 
 
-# What is imported stays until the end: the garbage collector need not go through it again and again. After `gc.disable`,
-# Dask's decorator `disable_gc` would never let it run again: it puts back the state in which it was imported.
+# What is imported stays until the end: the garbage collector need not go through it again and again. `gc.disable` would
+# last: Dask's decorator `disable_gc` puts back the state in which it was imported.
 gc.set_threshold(0)
 
 # cftime looks its version up on the disk each time that it is asked for, as xarray does for any part of dates.

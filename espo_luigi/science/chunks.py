@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 
 
-def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
+def rechunk(ds: xr.Dataset, chunks: Mapping[Any, Any]) -> xr.Dataset:
     """Return `ds` with its data variables in `chunks` (-1: the whole dimension), lazily; coordinates stay as they are.
 
     Dimensions that a variable lacks are ignored. xarray's `Dataset.chunk` and `DataArray.chunk` first make a token of
@@ -22,9 +22,22 @@ def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
     return ds.assign({name: rechunk_variable(data.variable, chunks) for name, data in ds.data_vars.items()})
 
 
-def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, int]) -> xr.Variable:
-    """Return one variable in `chunks`, lazily."""
-    return variable.chunk({dim: size for dim, size in chunks.items() if dim in variable.dims})
+def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, Any]) -> xr.Variable:
+    """Return one variable in `chunks`, lazily.
+
+    Blocks that are cut along some dimensions and joined along others are copied in between: what is cut off a block
+    is a view, which keeps the whole block in memory until its part of all other blocks is there.
+    """
+    wanted = {dim: size for dim, size in chunks.items() if dim in variable.dims}
+    cut = {
+        dim: size
+        for dim, size in wanted.items()
+        if 0 < np.max(size) < max(variable.chunksizes.get(dim, (0,)))  # -1 is the whole, a tuple has all sizes
+    }
+    if cut and len(cut) < len(wanted):
+        parts = variable.chunk(cut)
+        variable = parts.copy(data=parts.data.map_blocks(np.copy, dtype=parts.dtype))
+    return variable.chunk(wanted)
 
 
 def concat(parts: Iterable[Any], dim: Any, **how: Any) -> Any:

@@ -19,7 +19,7 @@ _TOLERANCE = 1e-5
 
 
 def out_of_order(ds: xr.Dataset) -> Iterator[str]:
-    """Yield labels that are there twice or times that do not rise, and percentiles of members that do; by blocks."""
+    """Yield repeated labels, times that do not increase, and lower percentiles of members above higher; by blocks."""
     for dim, index in ds.indexes.items():
         if twice := [str(label) for label in index[index.duplicated()]]:
             yield f"{dim} has {twice[0]} twice"
@@ -64,14 +64,25 @@ def differences(
         for _, one in indicators:
             how = {"freq": str(ds.attrs["cat:xrfreq"])} if "freq" in one.parameters else {}
             for first, last in spans:
-                results = one(ds=days.sel(time=slice(first, last)), **how)
-                for data in results if isinstance(results, tuple) else (results,):
-                    made.setdefault(str(data.name), []).append(data)
+                for data in _computed(one, days.sel(time=slice(first, last)), how):
+                    # As in the archives, without the winter before the first year.
+                    ours = data.isel(time=data["time"].dt.year.values >= int(first))
+                    made.setdefault(str(data.name), []).append(ours)
     for name in sorted({*made} ^ set(map(str, ds))):
         yield f"{name} is only {'computed again' if name in made else 'in the archive'}"
     for name, parts in made.items():
         if name in ds:
             yield from _apart(ds[name], xr.concat(parts, "time").dropna("time", how="all"))
+
+
+def _computed(one: Any, days: xr.Dataset, how: dict[str, str]) -> Sequence[xr.DataArray]:
+    """Return what an indicator makes of days (time, cell); those with latitudes want these as a dimension."""
+    if "lat" in one.parameters:
+        cells = [days.isel(cell=cell).expand_dims("lat") for cell in range(days.sizes["cell"])]
+        made = [one(ds=cell, **how).isel(lat=0, drop=True) for cell in cells]
+        return (xr.concat(made, "cell", coords="minimal", compat="override"),)
+    results = one(ds=days, **how)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _apart(kept: xr.DataArray, made: xr.DataArray) -> Iterator[str]:

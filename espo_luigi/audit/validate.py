@@ -42,8 +42,8 @@ from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
-from espo_luigi.science.units import convert_to
-from espo_luigi.science.variables import VARIABLES
+from espo_luigi.science.units import convert_to, threshold_in
+from espo_luigi.science.variables import VARIABLES, variable
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.outcomes import chosen
 
@@ -378,7 +378,10 @@ def _magnitudes(seen: _Seen) -> Iterator[str]:
                         means[product.name, var, product.units[var]].append(sizes)
     for (name, var, units), pairs in means.items():
         ours, theirs = np.mean(pairs, axis=0)
-        if theirs and max(ours, theirs) > _FACTOR * min(ours, theirs):
+        known = variable(var)
+        # Of snow or rain that hardly falls, means of some cells differ by any factor.
+        least = threshold_in(f"{10 * known.jitter!r} {known.units}", units) if known.jitter else 0.0
+        if theirs and max(ours, theirs) > max(least, _FACTOR * min(ours, theirs)):
             told = f"a mean of {ours:.3g} {units} in some cells and the reference's years, the reference {theirs:.3g}"
             yield f"{name}: {var} has {told}; expected at most a factor of {_FACTOR}: are the units right?"
     if not means:
@@ -413,7 +416,11 @@ def _made_again(seen: _Seen, run: RunContext, of: tuple[str, ...], ds: xr.Datase
     days = xr.merge([_open(each.files)[list(each.shares)].isel(cut) for each in own], combine_attrs="drop_conflicts")
     days = with_lacking(days.load(), run.config.derived, run.config.table)
     spans = run.needed("indicators").periods or run.config.custom.stretches
-    yield from outcomes.differences(ds.isel(cut).load(), days, chosen(run)[ds.attrs["cat:xrfreq"]], spans)
+    # Of a whole module, the rule leaves out what is not possible.
+    ours = [
+        one for one in chosen(run)[ds.attrs["cat:xrfreq"]] if {each["var_name"] for each in one[1].cf_attrs} & {*ds}
+    ]
+    yield from outcomes.differences(ds.isel(cut).load(), days, ours, spans)
 
 
 def _cf(seen: _Seen) -> Iterator[str]:

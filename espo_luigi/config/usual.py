@@ -63,7 +63,7 @@ def give_usual_settings(content: Content) -> list[str]:
                     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
                     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
                     usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
-                    if how.get("engine") == "xsdba":  # which has no nearest_quantile
+                    if how.get("engine") == "xsdba" or not _by_kernels(how):  # xsdba has no nearest_quantile
                         usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
                     if method == _METHODS[1] and _long_enough(content, how, _YEARS):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
@@ -73,6 +73,19 @@ def give_usual_settings(content: Content) -> list[str]:
         where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
         put(content, (*where.split("."), "limit_var", name), _LIMITED[name])
     return having
+
+
+def _by_kernels(how: Mapping[str, Any]) -> bool:
+    """Whether our kernels can do what is given of `xclim_adjust_args`; what is no mapping is told of in validation."""
+    adjusting = how.get("adjusting_args")
+    given = adjusting.get("xclim_adjust_args") if isinstance(adjusting, Mapping) else None
+    if not isinstance(given, Mapping):
+        return True
+    detrend = given.get("detrend", {"LoessDetrend": {}})
+    loess = detrend.get("LoessDetrend", "") if isinstance(detrend, Mapping) else ""
+    known = {} if loess is None else loess
+    is_loess = isinstance(known, Mapping) and {*known} <= {"f", "mult_skip_zeros"}
+    return is_loess and given.get("extrapolation", "constant") == "constant"
 
 
 def _limited(content: Content, names: list[str]) -> list[str]:
@@ -102,7 +115,9 @@ def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
         of_one = usual_settings(_row(content, name), _METHODS[0], pooled=True)["training_args"]
         found = of_one | of_one["xclim_train_args"]
         own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
-        own[name] |= {"ratio_to": _LIMITED[name]} if _limited(content, [name]) else {}
+        if _limited(content, [name]):  # parts of a limit are no amounts
+            own[name].pop("small_amounts", None)
+            own[name]["ratio_to"] = _LIMITED[name]
     by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
     training = how.get("training_args")
     group: dict[str, Any] = {"group": "time.month"}

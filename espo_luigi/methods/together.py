@@ -99,8 +99,9 @@ class VariableArguments(Arguments):
         kind, tail = self.kind or "+", getattr(self, "max_tail_factor", None)
         if self.adapt_freq_thresh and kind != "*":
             raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
-        if self.ratio_to and (self.adapt_freq_thresh or (self.additive_space and self.additive_space.arguments())):
-            raise ValueError("ratio_to has neither adapt_freq_thresh nor additive_space, whose values are no ratios")
+        of_amounts = self.adapt_freq_thresh or getattr(self, "small_amounts", None)
+        if self.ratio_to and (of_amounts or (self.additive_space and self.additive_space.arguments())):
+            raise ValueError("ratio_to has no adapt_freq_thresh, small_amounts or additive_space: these are no ratios")
         if self.additive_space and self.additive_space.arguments() and (kind != "+" or tail is not None):
             raise ValueError(f'additive_space needs kind "+" without max_tail_factor, and the kind is {kind!r}')
         return self
@@ -462,9 +463,10 @@ def _potential(block: Block, name: str, series: str, setup: Setup) -> np.ndarray
 
 
 def _as_parts(values: np.ndarray, potential: np.ndarray, dark: float) -> np.ndarray:
-    """Return values (cell, member, time) as parts of the potential, at most 1; dark days have a lit day's.
+    """Return values (cell, member, time) as parts of the potential, at most 1.
 
-    That is the lit day as far beyond the edge of the dark: parts of next to nothing would be exchanged as numbers.
+    On days whose potential is at most `dark`, the quotient would divide by almost 0. Such a day takes the part of the
+    day mirrored at the edge of the dark season.
     """
     parts = np.minimum(values / np.maximum(potential, dark), 1)
     for cell, lit in enumerate(potential[:, 0] > dark):

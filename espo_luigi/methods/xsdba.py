@@ -351,7 +351,7 @@ class Training(TrainingSection):
         "{lower_bound, upper_bound, trans, margin, clip_next_to_bounds}: the space of the training"
     )
     small_amounts: SmallAmounts | None = OmitDefault(
-        "{thresh}: simulated values under it are at most doubled; dry days become wet in proportion to wet days nearby"
+        "{thresh}: simulated values under it are at most doubled; by our kernels, dry days become wet as nearby"
     )
     jitter_over: Refused = None
 
@@ -531,6 +531,9 @@ class Xsdba(Method):
             if self.variant != DEFAULT_METHOD or self.engine == "xsdba" or not by_day or not by_loess:
                 told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend; expected nearest"
                 yield problem(told, ("adjusting_args", "xclim_adjust_args", "interp"), how.interp)
+        if training.small_amounts and self.variant not in (DEFAULT_METHOD, "QuantileDeltaMapping"):
+            told = f"the method {self.variant} has no ratios of quantiles"
+            yield problem(told, ("training_args", "small_amounts"), training.small_amounts.model_dump())
         accepted_by = METHOD_ARGUMENTS[self.variant]
         for path, arguments, accepted in (
             (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
@@ -623,15 +626,16 @@ class Xsdba(Method):
         state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
         with state, xsdba.set_options(extra_output=False):
             scenario = adjustment.adjust(simulation, **arguments)
-        if self.variant == "QuantileDeltaMapping" and (noise := options.jitter_under) is not None:
-            dry = block["simulation"] < noise
-            if options.adapt_freq_thresh is not None:  # a dry day may be made wet
-                dry &= scenario < noise
-            scenario = scenario.where(~dry, scenario.dtype.type(0))
         if space:
             scenario = xsdba.processing.from_additive_space(scenario, **space.arguments, units=setup.unit)
             scenario = scenario.astype(setup.dtype)
             space.limit(scenario.values)
+        noise = options.jitter_under if options.kind == "*" else None
+        if self.variant == "QuantileDeltaMapping" and noise is not None:
+            dry = block["simulation"] < noise
+            if options.adapt_freq_thresh is not None:  # a dry day may be made wet
+                dry &= scenario < noise
+            scenario = scenario.where(~dry, scenario.dtype.type(0))
         return scenario.to_dataset(name="scenario")
 
     def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:

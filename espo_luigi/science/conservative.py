@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _PIECE_DEGREES, _FEWEST_PIECES = 0.1, 2
 # The part of the smaller cell below which a shared area is round-off.
 _NO_AREA = 1e-10
-# The part of a cell by which the bounds of neighbours may differ by round-off: files may be float32, or have decimals.
-_SAME_EDGE = 1e-2
+# The part of a cell, or the degrees, by which bounds of neighbours may differ: files may be float32, or have decimals.
+_SAME_EDGE, _SAME_EDGE_DEGREES = 1e-2, 2e-3
 # The part of the way to the next centre by which bounds may be off the middle: rows may differ in width.
 _OFF_MIDDLE = 0.25
 # How much more than once cells may be covered by round-off.
@@ -142,7 +142,8 @@ def _check_bounds(name: str, centres: Floats, bounds: Floats, period: float) -> 
     below, above = (centre - low) / steps[:-1], (high - centre) / steps[1:]
     right = (least[:-1] <= below) & (below <= most[:-1]) & (least[1:] <= above) & (above <= most[1:])
     beyond = np.append(low[1:], low[0] + period if closed else high[-1])
-    right &= (np.abs(beyond - high) <= _SAME_EDGE * (high - low)) & ((second > first) == (second > first)[0])
+    near = np.maximum(_SAME_EDGE * (high - low), _SAME_EDGE_DEGREES)
+    right &= (np.abs(beyond - high) <= near) & ((second > first) == (second > first)[0])
     if not right.all():
         place = int(right.argmin())
         expected = centre[place] + np.array([-steps[place], steps[place + 1]]) / 2
@@ -160,6 +161,7 @@ def _check_corners(grid: Grid, corners: Floats) -> None:
     inside, weights = weights_in_cells(corners[known], grid.unit_vectors()[known.ravel()])
     along = weights[:, [1, 3]] + weights[:, [2, 2]]
     wrong[known] = ~inside | (np.abs(along - 0.5).max(axis=1, initial=0) > _OFF_MIDDLE)
+    wrong &= np.abs(grid.lat) < 90 - 1e-6  # a centre at the pole is a corner of its cell
     for axis in (0, 1):
         here, there = (np.moveaxis(corners, axis, 0)[part] for part in (slice(-1), slice(1, None)))
         apart = np.stack([np.linalg.norm(here - np.roll(there, turn, axis=-2), axis=-1) for turn in range(4)])
@@ -184,7 +186,8 @@ def _joined(bounds: Floats) -> Floats:
     low, high = bounds[order].T
     turn = np.where(np.arange(low.size) + 1 < low.size, 0.0, 360.0)
     beyond = np.roll(low, -1) + turn
-    edge = np.where(np.abs(beyond - high) < _SAME_EDGE * (high - low), (beyond + high) / 2, high)
+    near = np.maximum(_SAME_EDGE * (high - low), _SAME_EDGE_DEGREES)
+    edge = np.where(np.abs(beyond - high) <= near, (beyond + high) / 2, high)
     shared = edge != high
     low = np.where(np.roll(shared, 1), np.roll(edge - turn, 1), low)
     made = np.empty_like(bounds)

@@ -326,7 +326,7 @@ def _of_signal(
 def _of_aridity(
     scenario: np.ndarray, raw: np.ndarray, *, months: np.ndarray, known: np.ndarray, wet: float
 ) -> np.ndarray:
-    """The flags of cells (…) of which months with few wet days in the calibration have much, or the most of a day.
+    """The flags of cells (…) where months with few wet days in the calibration hold much, or the highest value.
 
     `known` are the days of the calibration; the simulation or the scenario may lack the wet days.
     """

@@ -193,7 +193,7 @@ def by_method(method: str, given: Adjustment, periods: Sequence[tuple[int, int]]
     The compared periods take the place of moving windows of years.
     """
     accepted = METHOD_ARGUMENTS[method]
-    unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
+    unused = ("adapt_freq", "jitter_under", "small_amounts", "additive_space") if method == "Scaling" else ()
     of_train, of_adjust = (
         {name: value for name, value in (own.get(key) or {}).items() if name in names}
         for own, key, names in (

@@ -130,8 +130,8 @@ def require_agreement(
             if before != was or _JOINED_BY in was:
                 begun = f"this run was begun by other usual settings than `usual: {run.config.usual}`"
                 raise ConfigurationError(
-                    f"{begun if and_now else 'what is adjusted in two ways is not joined'}: `{key}` of {path} is not "
-                    f"that of {where}. Give the settings by which it was made (their name in `usual`, or all of them), "
+                    f"{begun if and_now else 'what was adjusted in two ways cannot be joined'}: `{key}` of {path} is "
+                    f"not that of {where}. Give the settings that made it (their name in `usual`, or all of them), "
                     "go on with the version that made it, make it again (`[espo] rerun = stale`), or take new folders."
                 )
 

@@ -19,7 +19,7 @@ from test_validate import OTHER, archive, catalogue, failed, found, product
 
 from espo_luigi import store
 from espo_luigi.audit.integrity import Remark, checksums, strays
-from espo_luigi.audit.outcomes import out_of_order
+from espo_luigi.audit.outcomes import differences, out_of_order
 from espo_luigi.audit.validate import CHECKS, Check, Validation, render
 from espo_luigi.replacing import write_manifest
 from espo_luigi.science.stack import stack_drop_nans
@@ -287,3 +287,25 @@ def test_days_of_the_year_are_in_order_over_the_turn_of_the_year() -> None:
         return list(out_of_order(xr.Dataset(made, attrs={"ensemble_members": "a; b"})))
 
     assert days(350, 12) == [] and days(12, 350) == ["first_p10 is above first_p90 in 1 values"]
+
+
+def test_indicators_with_latitudes_are_computed_again_without_the_winter_before() -> None:
+    from xclim.indicators import atmos
+
+    time = xr.date_range("2000-01-01", "2001-12-31", calendar="noleap", use_cftime=True)
+    warm = 280 + 15 * np.sin(2 * np.pi * (np.arange(time.size) - 100) / 365)
+    series = xr.DataArray(warm[:, None] + [0.0, 2.0, 5.0], {"time": time}, ("time", "cell"), attrs={"units": "K"})
+    days = xr.Dataset({"tas": series, "tasmax": series + 4, "tasmin": series - 4}).assign_coords(
+        lat=("cell", [45.0, 46.0, 47.0], {"units": "degrees_north", "standard_name": "latitude"}),
+        lon=("cell", [0.0, 1.0, 2.0]),
+    )
+    for name in days.data_vars:
+        days[name].attrs = {"units": "K", "standard_name": "air_temperature"}
+    # By xclim of a grid whose rows are the cells.
+    grid = days.drop_vars("lon").swap_dims(cell="lat")
+    kept = atmos.huglin_index(ds=grid, freq="YS").rename(lat="cell").drop_vars("cell").assign_coords(days["lon"].coords)
+    ds = kept.to_dataset().assign_attrs({"cat:xrfreq": "YS-JAN"})
+    asked = [("huglin", atmos.huglin_index)]
+    assert list(differences(ds, days, asked, [("2000", "2001")])) == []
+    (told,) = differences(ds + 1, days, asked, [("2000", "2001")])
+    assert "is different in 6 of 6 values" in told

@@ -348,3 +348,27 @@ def test_a_data_flag_of_another_quantity_is_refused(name: str, flag: str, units:
         ConfigurationError, match=rf"health_checks.flags.{name}.{flag}`: this flag is about values in {units}"
     ):
         loaded(tmp_path, "hurs", {}, health_checks={"flags": {name: {flag: {}}}})
+
+
+def test_radiation_that_is_a_part_of_its_limit_has_no_small_amounts(tmp_path: Path) -> None:
+    together = {"method": "MBCn", "variables": ["rsds", "hurs"]}
+    wanted = {"search_data_catalogs": {"variables_and_freqs": {"rsds": "D", "hurs": "D"}}}
+    sections = {"extraction": {"reference": wanted, "simulation": wanted}}
+    alone = {"rsds": None, "hurs": None, "joint": together}
+    (tmp_path / "alone.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": alone}, **sections}))
+    config = load([*(CONFIG / "demo-humid" / f"{name}.yml" for name in ("config", "paths")), tmp_path / "alone.yml"])
+    own = config.biasadjust.variables["joint"].training_args.arguments()["by_variable"]["rsds"]
+    assert own["ratio_to"] == "potential_radiation" and "small_amounts" not in own
+
+
+@pytest.mark.parametrize(
+    ("own", "interp"),
+    [
+        ({"detrend": {"LoessDetrend": {"f": 0.3}}}, "nearest_quantile"),
+        ({"detrend": {"LoessDetrend": {"d": 1}}}, "nearest"),
+        ({"extrapolation": "nan"}, "nearest"),
+    ],
+)
+def test_what_xsdba_has_to_do_is_searched_as_xsdba_does(own: dict[str, Any], interp: str, tmp_path: Path) -> None:
+    config = loaded(tmp_path, "psl", {"adjusting_args": {"xclim_adjust_args": own}})
+    assert config.biasadjust.variables["psl"].adjusting_args.arguments()["xclim_adjust_args"]["interp"] == interp

@@ -338,6 +338,7 @@ def test_a_part_of_the_potential_needs_latitudes_and_no_thresholds_of_amounts() 
     given = {"reference": sunny(0, "2001", "2003", 0.6), "simulation": sunny(1, "2001", "2006", 0.45).drop_vars("lat")}
     with pytest.raises(DataError, match=r"rsds is a part of the potential radiation.*cells need a coordinate lat"):
         adjusted("MBCn", training, **given)
-    wet = {"ratio_to": "potential_radiation", "kind": "*", "adapt_freq_thresh": "1 W m-2"}
-    with pytest.raises(ConfigurationError, match="ratio_to has neither adapt_freq_thresh nor additive_space"):
-        adjusted("MBCn", training | {"by_variable": {"rsds": wet}}, **given)
+    for own in ({"adapt_freq_thresh": "1 W m-2"}, {"small_amounts": {"thresh": "0.1 W m-2"}}):
+        of_amounts = {"ratio_to": "potential_radiation", "kind": "*", **own}
+        with pytest.raises(ConfigurationError, match="ratio_to has no adapt_freq_thresh, small_amounts or additive"):
+            adjusted("MBCn", training | {"by_variable": {"rsds": of_amounts}}, **given)

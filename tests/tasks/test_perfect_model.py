@@ -44,10 +44,11 @@ def test_each_simulation_is_the_truth_in_turn_and_every_piece_is_a_task(configur
 def test_other_methods_adjust_the_compared_periods_and_no_windows_of_years() -> None:
     space = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
     train = {"xclim_train_args": {"kind": "+", "nquantiles": 50}, "group": "time", "additive_space": space}
+    train |= {"small_amounts": {"thresh": "1 %"}}
     adjust = {"xclim_adjust_args": {"interp": "nearest"}, "moving_yearly_window": {"window": 30, "step": 10}}
     given = Adjustment(("hurs",), "DetrendedQuantileMapping", train, adjust)
     by_rank, scaled = (perfect_model.by_method(of, given, [(2001, 2030)]) for of in ("QuantileDeltaMapping", "Scaling"))
-    assert by_rank.training["additive_space"] == space and "additive_space" not in scaled.training
+    assert by_rank.training["additive_space"] == space and {*scaled.training} == {"xclim_train_args", "group"}
     assert all("moving_yearly_window" not in how.adjusting for how in (by_rank, scaled))
     assert by_rank.adjusting["periods"] == [(2001, 2030)]
 

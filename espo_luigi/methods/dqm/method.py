@@ -200,7 +200,7 @@ class Kernels(Method):
         if space:
             quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), given_threads())
         if is_noise is not None:
-            if self.method == QDM:  # a dry day stays dry
+            if self.method == QDM and options.kind == "*":  # a dry day stays dry
                 adjusted[is_noise & ((treated & MADE_WET) == 0)] = 0
             treated |= is_noise.view(np.uint8) << TREATMENTS.index("jittered")
         dims = ("time",) if setup.members is None else (REALIZATION, "time")

@@ -498,8 +498,8 @@ def count_nearby(series, half, threshold, counts):
 def adapt_nearby(series, plan, threshold, dry_reference, dry_historical, pth, streams, out):
     """Make dry values wet in proportion to the wet ones around: in the days of the window and the years around.
 
-    A dry day's chance is the number of wet days there, times what the training lacks for each, by that of dry days. So
-    changes of the frequency stay, in ratios, and as many values become wet on average in samples of any size.
+    A dry day becomes wet with the probability n_wet x lacking / n_dry: numbers of days around, and the wet days that
+    the training lacks for each simulated one. So changes of the frequency stay, in ratios, in samples of any size.
     """
     counts = np.empty((2, series.size), dtype=np.int64)
     count_nearby(series, max(plan.window // 2, 15), threshold, counts)

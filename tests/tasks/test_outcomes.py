@@ -367,7 +367,10 @@ def test_bad_input_is_named_before_anything_runs(
         ({"method": "shape", "shape": "none.json"}, "regions.far`: .*No such file .*none.json"),
         ({"method": "shape", "shape": "projected.json"}, "regions.far`: projected.json has coordinates in EPSG:32198"),
         ({"method": "shape", "shape": "metres.json"}, "regions.far`: metres.json has coordinates like 200000, 5e"),
-        ({"method": "shape", "shape": "nameless.json"}, "regions.far`: nameless.json, feature 1: no property 'name' .*got code"),
+        (
+            {"method": "shape", "shape": "nameless.json"},
+            "regions.far`: nameless.json, feature 1: no property 'name' .*got code",
+        ),
         ({"method": "shape", "shape": "sea.json"}, "'bay' has no land cell"),
         ({"method": "shape", "shape": "far.json"}, "'bay' lies outside of the domain"),
         ({"method": "shape", "shape": "same.json"}, "regions.far`: another region has the name near"),

@@ -130,6 +130,6 @@ def test_pieces_of_different_settings_are_not_joined_whoever_gave_them(complete_
         for task in of(rule, piece="south"):
             publish(task, task.marker())
     with pytest.raises(
-        ConfigurationError, match=r"in two ways is not joined: `biasadjust.variables.tasmax.training_args`"
+        ConfigurationError, match=r"in two ways cannot be joined: `biasadjust.variables.tasmax.training_args`"
     ):
         joined.guarded().__enter__()

@@ -142,8 +142,7 @@ def _check_bounds(name: str, centres: Floats, bounds: Floats, period: float) -> 
     below, above = (centre - low) / steps[:-1], (high - centre) / steps[1:]
     right = (least[:-1] <= below) & (below <= most[:-1]) & (least[1:] <= above) & (above <= most[1:])
     beyond = np.append(low[1:], low[0] + period if closed else high[-1])
-    near = np.maximum(_SAME_EDGE * (high - low), _SAME_EDGE_DEGREES)
-    right &= (np.abs(beyond - high) <= near) & ((second > first) == (second > first)[0])
+    right &= _is_same_edge(low, high, beyond) & ((second > first) == (second > first)[0])
     if not right.all():
         place = int(right.argmin())
         expected = centre[place] + np.array([-steps[place], steps[place + 1]]) / 2
@@ -180,14 +179,18 @@ def _check_corners(grid: Grid, corners: Floats) -> None:
         )
 
 
+def _is_same_edge(low: Floats, high: Floats, beyond: Floats) -> np.ndarray:
+    """Whether cells from `low` to `high` end where their neighbours begin, but for round-off."""
+    return np.abs(beyond - high) <= np.maximum(_SAME_EDGE * (high - low), _SAME_EDGE_DEGREES)
+
+
 def _joined(bounds: Floats) -> Floats:
     """Bounds (point, 2) whose neighbours, also around the globe, share an edge: files have it with round-off."""
     order = np.argsort(bounds[:, 0])
     low, high = bounds[order].T
     turn = np.where(np.arange(low.size) + 1 < low.size, 0.0, 360.0)
     beyond = np.roll(low, -1) + turn
-    near = np.maximum(_SAME_EDGE * (high - low), _SAME_EDGE_DEGREES)
-    edge = np.where(np.abs(beyond - high) <= near, (beyond + high) / 2, high)
+    edge = np.where(_is_same_edge(low, high, beyond), (beyond + high) / 2, high)
     shared = edge != high
     low = np.where(np.roll(shared, 1), np.roll(edge - turn, 1), low)
     made = np.empty_like(bounds)

@@ -40,7 +40,7 @@ def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
 def test_the_arguments_of_methods_of_variables_together_are_those_of_xsdba() -> None:
     import xsdba
 
-    ours = {"period", "align_on", "group", "by_variable", "jitter_under", "additive_space", "ratio_to"}
+    ours = {"period", "align_on", "group", "by_variable", "jitter_under", "additive_space", "ratio_to", "small_amounts"}
     for method, training in ((xsdba.OTC, together.OTCTraining), (xsdba.dOTC, together.DOTCTraining)):
         fields = {*training.model_fields, *together.VariableOfTransport.model_fields} - ours
         # Its factors are those of a plan: OTC has no kind.

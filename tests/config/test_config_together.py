@@ -47,6 +47,7 @@ def test_a_method_and_names_are_a_whole_setting(adjusting: Adjusting) -> None:
             "jitter_under": {"thresh": "0.01 mm d-1"},
             "adapt_freq_thresh": "1 mm d-1",
             "max_tail_factor": 10,
+            "small_amounts": {"thresh": "0.1 mm d-1"},
         },
         "hurs": {"kind": "+", "nquantiles": 50, "additive_space": LOGIT},
     }

@@ -168,10 +168,10 @@ def test_no_climate_makes_amounts_that_neither_reference_nor_model_have(
     both = daily(climate, cells=2)[name if name in ("prsn", "snw") else "pr"]
     jitter = variable(name).jitter
     assert jitter is not None
-    # As many times the noise as precipitation is.
-    unit = np.float32(1 if name in ("pr", "prsn", "snw") else jitter / 0.01)
-    attrs = both.model.attrs if unit == 1 else {"units": variable(name).units}
-    both = Both(*((one * unit).rename(name).assign_attrs(attrs) for one in both))
+    if name not in ("pr", "prsn", "snw"):
+        # As many times the noise as precipitation is.
+        unit, attrs = np.float32(jitter / 0.01), {"units": variable(name).units}
+        both = Both(*((one * unit).rename(name).assign_attrs(attrs) for one in both))
     scenario = adjusted(both, method)
     assert np.isfinite(scenario).all() and float(scenario.min()) >= 0
     most = max(float(both.reference.max()), float(both.model.max()))

@@ -270,11 +270,10 @@ def test_values_at_bounds_are_moved_and_limited_as_numbers_of_the_series_type() 
     share = SIMULATION.assign(dtr=(SIMULATION["dtr"] / 30).clip(max=0.3).assign_attrs(units="K"))
     share["dtr"][:, :400] = 0
     block, setup = block_of(share, dtr={"additive_space": bounds})
-    (space,) = [one for one in together._spaces(setup).values() if one]
     inside = together._prepared(block, "simulation", setup)[1]
     # Of the next number above 0 in single precision, 1.4e-45, over 0.3; in double precision, -744.
     assert inside.min() == pytest.approx(np.log(2.0**-149 / 0.3), abs=0.5)
-    back = together._put_back(inside, space, setup)
+    back = together._put_back(inside, "dtr", block, setup)
     assert back.dtype == "f4" and back.max().astype(float) <= 0.3 and back.min() >= 0
 
 

@@ -163,7 +163,10 @@ class FailingFiles:
             return json.loads(connection.makefile().readline())
 
     def _is_mounted(self) -> bool:
-        lines = Path(f"/proc/{self.process.pid}/mountinfo").read_text().splitlines()
+        try:
+            lines = Path(f"/proc/{self.process.pid}/mountinfo").read_text().splitlines()
+        except OSError:  # of a process that has ended
+            return False
         return any(line.split()[4] == str(self.mountpoint) and "fuse" in line.split(" - ")[1] for line in lines[::-1])
 
     def _wait_until_mounted(self) -> None:

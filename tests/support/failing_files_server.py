@@ -22,7 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import mfusepy
+os.environ["FUSE_LIBRARY_NAME"] = "fuse3"  # where both are installed, version 2 would be taken
+import mfusepy  # noqa: E402
 
 RENAME_EXCHANGE = 2
 _AT_FDCWD = -100

@@ -106,7 +106,7 @@ def test_further_methods_are_the_configured_ones_or_have_usual_settings(configur
     of_pr, of_tasmax = methods_of("pr"), methods_of("tasmax")
     assert list(of_pr) == ["adjusted", "Scaling", *methods]
     assert of_tasmax["DQM"] == of_tasmax["adjusted"] and of_pr["adjusted"].method == IBICUS["method"]
-    assert of_pr["DQM"].training["adapt_freq"] == {"thresh": "1 mm d-1"}
+    assert of_pr["DQM"].training["xclim_train_args"]["adapt_freq_thresh"] == "1 mm d-1"
     assert of_pr["DQM"].adjusting["periods"] == ("1950", "2100"), "a trend needs all years"
     compared = (("1991", "2020"), ("2041", "2070"), ("2071", "2100"))
     for label in ("QDM", "EQM", "ibicus.CDFt"):

@@ -20,7 +20,8 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
-from espo_luigi.science.units import threshold_in, units_of
+from espo_luigi.science.diagnose.yearly import wet_day
+from espo_luigi.science.units import units_of
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, every, version_of_plugin
@@ -196,7 +197,7 @@ class Adjust(VariableTask):
             }
             for name in self.how.variables or (self.var,):
                 known = variable(name, config.table)
-                wet = known.wet and threshold_in(f"{known.wet!r} {known.units}", units_of(made[name]))
+                wet = wet_day(name, units_of(made[name]), config.table)
                 made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=known.kind, wet=wet, **how))
         return made.assign_attrs(simulation.attrs | level | makers)
 

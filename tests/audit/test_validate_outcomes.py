@@ -255,6 +255,14 @@ def test_every_planted_defect_is_named(kind: str, final: Path) -> None:
             assert any(re.search(said, problem) for problem in problems[name]), (said, problems[name])
 
 
+def test_amounts_that_hardly_fall_may_have_any_ratio(final: Path) -> None:
+    of_each(lambda ds: ds.assign(pr=ds["pr"] * 0.02))(final)
+    on(REFERENCE, lambda ds: ds.assign(pr=ds["pr"] * 0.004))(final)
+    assert "magnitudes" not in failed(final), "of at most 0.1 mm d-1"
+    of_each(lambda ds: ds.assign(pr=ds["pr"] * 10))(final)
+    assert "magnitudes" in failed(final)
+
+
 def test_files_of_a_page_are_those_of_its_list(tmp_path: Path) -> None:
     page = tmp_path / "report" / "report-figures"
     page.mkdir(parents=True)

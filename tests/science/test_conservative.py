@@ -222,6 +222,18 @@ def test_bounds_as_models_write_them_give_the_values_of_cdo(given: Grid, tmp_pat
     np.testing.assert_allclose(conservative_weights(cells_of(given), cells_of(target)).sum(axis=1), 1, atol=1e-9)
 
 
+def test_bounds_with_few_decimals_and_corners_around_a_pole_are_right() -> None:
+    fine = bounded(np.arange(45.0, 47, 1 / 32), np.arange(5.0, 8, 1 / 32))  # edges have six decimals
+    cells = cells_of(changed(fine, lat=lambda b: b.round(3), lon=lambda b: b.round(3)))
+    inside = cells_of(regular(45.5, 46.5, 0.25, 5.5, 7.5, 0.25))
+    plain, found = (conservative_weights(one, inside).toarray() for one in (cells_of(fine), cells))
+    np.testing.assert_allclose(found, plain, rtol=0, atol=0.07 * plain.max())
+    polar = rotated(12, 14, 0.44, pole=0)
+    assert polar.lat.max() > 90 - 1e-6
+    cap = cells_of(regular(88.5, 90, 0.5, 0, 360, 10))
+    np.testing.assert_allclose(conservative_weights(cells_of(polar), cap).sum(axis=1), 1, atol=1e-9)
+
+
 def moved(step: float) -> Any:
     return lambda bounds: bounds + step * (bounds[:1, 1:] - bounds[:1, :1])
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 os.environ["FUSE_LIBRARY_NAME"] = "fuse3"  # where both are installed, version 2 would be taken
-import mfusepy  # noqa: E402
+import mfusepy
 
 RENAME_EXCHANGE = 2
 _AT_FDCWD = -100

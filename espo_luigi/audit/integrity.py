@@ -113,5 +113,5 @@ def strays(folder: Path, examined: Collection[str]) -> Iterator[str]:
             listed |= {Path(place, name) for name in (MANIFEST_NAME, *manifest["files"])}
             listed |= {Path(place).with_name(name) for name in manifest["beside"]}
     for path in sorted({*found} - listed):
-        if not any(digest_of_ours(path, judge) for judge in (*_OURS, marked(path))):
+        if not any(digest_of_ours(path, judge) for judge in (*_OURS, marked(path, inside=False))):
             yield f"{path} belongs to no product: move it elsewhere"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, description
+from espo_luigi.catalog.build import OF_OURS, describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
@@ -155,8 +155,10 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
 def read_rows(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
     table = check_catalogue(catalogue)
-    if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
-        return table, COLUMNS, [], TABLE_OF_OURS
+    if not catalogue.exists():
+        # Ours, too, after a kill between the two files: nothing in it shows that.
+        check_ours(table, lambda _: f"there is no catalogue {catalogue.name} that it belongs to, so it may be yours")
+        return table, COLUMNS, [], by_digest(())
     try:
         content = read_bytes(table)
         reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True, restval="")

@@ -25,7 +25,14 @@ from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, TABLE_MARK,
 from espo_luigi.store.table import read_checksums
 from espo_luigi.tasks.ensembles import maker_of
 
-_OURS = (release.OF_OURS, origin.OF_OURS, origin.RELATIONS, build.OF_OURS, build.TABLE_OF_OURS)
+_OURS = (
+    release.OF_OURS,
+    release.SIGNATURE_OF_OURS,
+    origin.OF_OURS,
+    origin.RELATIONS,
+    build.OF_OURS,
+    build.TABLE_OF_OURS,
+)
 _OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
 
 

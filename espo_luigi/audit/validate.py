@@ -84,6 +84,7 @@ class Validation:
     checks: list[Check]
     release: Path | None
     refused: tuple[str, ...]
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,16 +137,19 @@ class _Seen:
         return []
 
 
-def validate(final: Path, progress: Callable[[str], None], version: str | None = None) -> Validation:
+def validate(
+    final: Path, progress: Callable[[str], None], version: str | None = None, key: Path | None = None
+) -> Validation:
     """Check finished products in blocks. With a `version`, write `RELEASE.json` if the checks pass.
 
-    `final` is a folder of products, an archive, or a folder of NetCDF files. `progress` gets lines about the work.
+    A `key` of ssh-keygen signs it. `final` is a folder of products, an archive, or a folder of NetCDF files. `progress`
+    gets lines about the work.
 
     Raises
     ------
     ParameterError, StoreError
         If a release is to be of one archive, or its version is none; if there are no products, or `RELEASE.json` is not
-        ours or not writable.
+        ours or not writable, or has files behind links out of the folder.
     """
     final = final.resolve()
     if not (final.is_dir() or (is_zarr(final.name) and final.exists())):
@@ -158,6 +162,9 @@ def validate(final: Path, progress: Callable[[str], None], version: str | None =
     # Taken before anything is read: a release is of these files.
     examined = {final.name: {}} if is_alone else release.states(folder, unreadable)
     check_ours(folder / release.RELEASE, release.OF_OURS)
+    check_ours(folder / release.SIGNATURE, release.SIGNATURE_OF_OURS)
+    if version:
+        release.check_inside(folder, examined)
     run = _run_of(folder)
     seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable, examined)
     by_product: dict[str, list[Path]] = defaultdict(list)
@@ -177,8 +184,8 @@ def validate(final: Path, progress: Callable[[str], None], version: str | None =
     checks = [_checked(name, seen, progress) for name in CHECKS]
     needed = {"failed": {*CHECKS}, "not done": {*CHECKS} - {*seen.thresholds.optional}}
     refused = tuple(check.name for check in checks if version and check.name in needed.get(check.verdict, ()))
-    written = release.write_release(folder, version, checks, examined) if version and not refused else None
-    return Validation(len(seen.products), checks, written, refused)
+    written = release.write_release(folder, version, checks, examined, key) if version and not refused else None
+    return Validation(len(seen.products), checks, written, refused, bool(written and key))
 
 
 def _run_of(folder: Path) -> RunContext | None:
@@ -536,4 +543,5 @@ def render(found: Validation) -> str:
     lines.append(f"{found.products} product(s)")
     why = f"{', '.join(found.refused)} must pass (`validation.optional` excuses what is not done)"
     lines += [f"no release: {why}"] if found.refused else []
-    return "\n".join(lines + ([f"{found.release} is written"] if found.release else []))
+    how = f"signed by {release.SIGNATURE}" if found.signed else f"{release.UNSIGNED} (`--sign KEY`)"
+    return "\n".join(lines + ([f"{found.release} is written, {how}"] if found.release else []))

@@ -285,7 +285,10 @@ def _seconds(text: str) -> float:
 
 # What a job asks for. Words about none of it, such as "Not allowed at this time", may hold only for a while.
 _ASKED = r"(--\w+|\b(partition|account|qos|memory|mem|cpu|gpu|constraint|(?<!this )(?<!any )(wall)?time)s?\b)"
-_FORBIDDEN = r"(not allowed|not supported|needs? to be|(is|are) required|too long)"
+_FORBIDDEN = (
+    r"(not (allowed|supported|accepted|permitted|possible)|needs? to be|(is|are) required|too long|forbidden|disabled"
+    r"|prohibited|instead|\bonly\b|must|(please|do not|don't) (use|give|specify|request|set|ask))"
+)
 
 # Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (

@@ -63,11 +63,11 @@ import sys
 
 sys.path.extend(folder for folder in {folders!r} if folder not in sys.path)
 try:
-    from espo_luigi.files import drop_shared_numba_cache
+    from espo_luigi.files import ensure_numba_cache
 except ImportError:
     pass
 else:
-    if fault := drop_shared_numba_cache():
+    if fault := ensure_numba_cache():
         print(fault, file=sys.stderr)
 """
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from espo_luigi.commands import cli
 from espo_luigi.config import load
-from espo_luigi.errors import ConfigurationError, StoreError, log_as_text
+from espo_luigi.errors import ConfigurationError, StoreError, as_text, log_as_text
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import _failure
 from espo_luigi.redaction import redacted, redacted_text, without_secrets
@@ -230,3 +230,9 @@ def test_the_arguments_of_objects_in_messages_are_hidden_and_other_texts_stay() 
     without_secrets("'auth': (" + "'" * 200_001)
     without_secrets("'auth': (" + "\\'" * 100_001)
     assert time.perf_counter() - started < 2
+
+
+def test_what_cannot_be_seen_on_a_terminal_is_escaped_and_letters_stay() -> None:
+    hidden = "a\u061cb\u200bc\u2060d\ufeffe\U000e0041f\u202eg\xadh"
+    assert as_text(hidden) == r"a\u061cb\u200bc\u2060d\ufeffe\U000e0041f\u202eg\xadh"
+    assert as_text("Zürich, 東京, Ελλάδα, عربى: 5 °C – µm²\n\t✓") == "Zürich, 東京, Ελλάδα, عربى: 5 °C – µm²\n\t✓"

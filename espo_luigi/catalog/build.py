@@ -23,7 +23,7 @@ from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region,
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
-from espo_luigi.errors import CatalogError, EspoError, as_text
+from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
 from espo_luigi.files import read_object
 from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
@@ -458,7 +458,7 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     besides = [column for column in CMIP7_COLUMNS if any(column in row for row in rows)]
     writer = csv.DictWriter(text, [*COLUMNS, *besides], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     check_catalog_replaceable(out)
     digests = [sha256(text.getvalue().encode()).hexdigest(), *digest_of_ours(table, _table_of(out))]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from espo_luigi.errors import StoreError
+from espo_luigi.errors import StoreError, as_cell
 from espo_luigi.files import read_text, write_new
 from espo_luigi.redaction import without_secrets
 from espo_luigi.store.inventory import digest_of
@@ -40,7 +40,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: without_secrets(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: as_cell(without_secrets(value)) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

@@ -451,6 +451,24 @@ def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checke
     assert failed(netcdf).keys() == {"bounds", "cf"}
 
 
+def test_the_checker_asks_no_server_whatever_the_file_names(netcdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.socket.connect", lambda _, address: asked.append(address))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *address, **_: asked.append(address) or [])
+    path = netcdf / "tasmax_20030101-20031231.nc"
+    with netCDF4.Dataset(path, "r+") as file:
+        file.standard_name_vocabulary = "CF Standard Name Table v77"
+    assert not [fault for fault in module._faults(path) if "vocabulary" in fault]
+    assert not asked
+
+
+def test_a_file_with_two_checksums_is_named(netcdf: Path) -> None:
+    table = netcdf / "tasmax.sha256"
+    first, rest = table.read_text().split("\n", 1)
+    table.write_text("\n".join(["0" * 64 + first[64:], first, rest]))
+    assert "has 2 checksums; expected one" in failed(netcdf)["checksums"][0]
+
+
 def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
     path = netcdf / "tasmax_20030101-20031231.nc"
     path.write_bytes(path.read_bytes()[:3000])

@@ -101,6 +101,10 @@ def work(order: JobOrder, monitor: Monitor) -> None:
 def _call_work(task: SlurmTask) -> None:
     """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
     job = os.getpid()
+    # Luigi gives them to a task in its own processes; in a job, where no such process listens, they are logged.
+    for name in ("set_status_message", "set_progress_percentage", "set_tracking_url", "decrease_running_resources"):
+        if getattr(task, name, None) is None:
+            setattr(task, name, partial(logger.info, f"{task.get_task_family()}.{name}: %s"))
     work: Callable[[], object] = task.work
     # A fork that `work` made must not close the job's Dask session or write its result.
     try:

@@ -113,6 +113,8 @@ def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, configparser.DuplicateOptionError):
         return f"{error.source}, line {error.lineno}: a second `{error.option}` in [{error.section}]; remove one"
     if isinstance(error, configparser.MissingSectionHeaderError):
+        if error.line.startswith("\ufeff"):
+            return f"{error.source}: got a byte order mark, expected text in UTF-8 without it: save the file so"
         return f"{error.source}, line {error.lineno}: got {error.line!r}, expected a `[section]` before the first key"
     if isinstance(error, configparser.ParsingError):
         line, got = error.errors[0]

@@ -361,9 +361,10 @@ def parse_drained(text: str) -> list[str]:
     nodes: dict[tuple[str, str], dict[str, None]] = {}
     for line in text.splitlines():
         node, _, reason = line.strip().partition("|")
-        for phrase, meaning in _DRAINED_BY_SLURM:
-            if phrase.lower() in reason.lower():
-                nodes.setdefault((reason, meaning), {})[node] = None
+        known = (meaning for phrase, meaning in _DRAINED_BY_SLURM if phrase.lower() in reason.lower())
+        # A reason may have several phrases, and is told once.
+        if meaning := next(known, ""):
+            nodes.setdefault((reason, meaning), {})[node] = None
     return [
         f"Slurm drained {', '.join(names)} ({reason}: {meaning}), and starts nothing there: an administrator, once no "
         f"process of a job is left there, gives `scontrol update nodename={','.join(names)} state=resume`"

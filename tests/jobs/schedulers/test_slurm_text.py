@@ -430,3 +430,11 @@ def test_an_environment_that_chooses_another_cluster_is_refused(name: str) -> No
         slurm.environment({name: "second", "SLURM_CLUSTER_NAME": "first"})
     assert name not in slurm.environment({name: "second", "SLURM_CLUSTER_NAME": "second"})
     assert slurm.environment({name: "", "SBATCH_WCKEY": "science"})["SBATCH_WCKEY"] == "science"
+
+
+def test_a_drained_node_is_told_once_whatever_its_reason_says() -> None:
+    from espo_luigi.jobs.schedulers.slurm_parse import _DRAINED_BY_SLURM, parse_drained
+
+    reason = " and ".join(phrase for phrase, _ in _DRAINED_BY_SLURM)
+    (sentence,) = parse_drained(f"n1|{reason}\nn1|{reason}\nn2|{reason}\n")
+    assert sentence.count("Slurm drained n1, n2") == 1

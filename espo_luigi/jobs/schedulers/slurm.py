@@ -203,7 +203,10 @@ def _extra(name: str, value: str) -> str:
     if not DIRECTIVE.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not a directive's long name without dashes, such as 'reservation'")
     if name in _RESERVED:
-        raise SubmissionError(f"extra: --{name} is set by the engine, or would make one submission more than one job")
+        how = "; `memory_resource` chooses how memory is asked for" if name.startswith("mem") else ""
+        raise SubmissionError(
+            f"extra: --{name} is set by the engine, or would make one submission more than one job{how}"
+        )
     if name in (*_NAMED, "exclude"):
         raise SubmissionError(f"extra: --{name} has an option of its own: give it as {name!r}")
     return f"--{name}={checked(name, value)}" if value else f"--{name}"

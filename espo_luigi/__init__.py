@@ -4,7 +4,12 @@
 where its tasks are defined. `science` can be used alone.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# Here, as HDF5 reads it once, when any module imports h5py or netCDF4. Nobody else writes the files that are read or
+# written here, and on many networks' file systems locks fail.
+os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
 
 if TYPE_CHECKING:
     from espo_luigi.api import Summary, build

@@ -160,8 +160,19 @@ def as_text(text: str) -> str:
     return _NOT_TEXT.sub(lambda match: repr(match[0])[1:-1], without_secrets(text))
 
 
-# C0 and C1 but for tabs and ends of lines, DEL, marks of direction, and halves of characters.
-_NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 but for tabs and ends of lines, DEL, halves of characters, and what cannot be seen: soft hyphens, marks of
+# direction, joiners, spaces without width, marks of the byte order, and tags.
+_NOT_TEXT = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff]"
+)
+# A spreadsheet takes such a cell for a formula, which may open an address or run a program.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.]+(e[+-]?\d+)?$|inf$|nan$)", re.IGNORECASE)
+
+
+def as_cell(value: object) -> object:
+    """Return a value as a cell of CSV that no spreadsheet takes for a formula: a text like one begins with `'`."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def log_as_text(record: logging.LogRecord) -> bool:

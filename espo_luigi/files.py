@@ -19,6 +19,7 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -429,6 +430,39 @@ def drop_shared_numba_cache() -> str:
         why = f"it cannot be made or looked at ({error.strerror})"
     del os.environ["NUMBA_CACHE_DIR"]
     return f"NUMBA_CACHE_DIR = {folder} is not used: {why}. Name a folder of your own (`mkdir -m 700`, or `chmod 700`)"
+
+
+def ensure_numba_cache() -> str:
+    """Have `NUMBA_CACHE_DIR` name a private folder if it names a shared one, or numba would find no place.
+
+    Returns what was changed, or an empty text. Call it before anything that imports numba: without a place for its
+    code, importing xclim fails.
+    """
+    fault = drop_shared_numba_cache()
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return fault
+    found = importlib.util.find_spec("xclim")
+    package = os.path.join(os.path.dirname((found and found.origin) or ""), "__pycache__")
+    users = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
+    if _can_write(package) or _can_write(users):
+        return fault
+    folder = os.path.join(tempfile.gettempdir(), f"espo-numba-{os.geteuid()}")
+    if os.path.islink(folder) or not make_private(folder, others=0o077):
+        folder = tempfile.mkdtemp(prefix="espo-numba-")
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    return (
+        f"{fault}{'. ' if fault else ''}Neither {package} nor {users} can be written, so machine code is kept in "
+        f"{folder}. NUMBA_CACHE_DIR may name a lasting folder of yours"
+    )
+
+
+def _can_write(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def drop_foreign_backend() -> None:

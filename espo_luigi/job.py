@@ -21,7 +21,7 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
-from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
+from espo_luigi.files import drop_foreign_backend, ensure_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_members
 from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.settings import limit_thread_pools
@@ -44,7 +44,7 @@ _COLLECTING = gc.get_threshold()
 def main(arguments: list[str] | None = None) -> int:
     """Run the job of an order, serve the local engine, or run a bundle's listing; return the exit code."""
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
-    if fault := drop_shared_numba_cache():
+    if fault := ensure_numba_cache():
         logger.warning(fault)
     drop_foreign_backend()
     first, *others = arguments if arguments is not None else sys.argv[1:]
@@ -101,6 +101,10 @@ def work(order: JobOrder, monitor: Monitor) -> None:
 def _call_work(task: SlurmTask) -> None:
     """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
     job = os.getpid()
+    # Luigi gives them to a task in its own processes; in a job, where no such process listens, they are logged.
+    for name in ("set_status_message", "set_progress_percentage", "set_tracking_url", "decrease_running_resources"):
+        if getattr(task, name, None) is None:
+            setattr(task, name, partial(logger.info, f"{task.get_task_family()}.{name}: %s"))
     work: Callable[[], object] = task.work
     # A fork that `work` made must not close the job's Dask session or write its result.
     try:

@@ -15,9 +15,11 @@ HIDDEN = "***"
 
 _SECRET = re.compile(
     r"secret|token|passw(or)?d|passphrase|passcode|credential|api_?key|signature|authorization|cookie"
-    r"|(^|[_-])(auth|pass|pwd|sas|bearer|connection_string|connectionstring)($|[_-])",
+    r"|(^|[_-])(auth|pass|pwd|pw|sas|bearer|connection_string|connectionstring)($|[_-])",
     re.IGNORECASE,
 )
+# Texts without any of these have no entry with a secret.
+_HINT = re.compile(r"secret|token|pass|pwd?|credential|key|signature|auth|cookie|sas|bearer|connection", re.IGNORECASE)
 # A region may be called key_west, and `check_valid` names an attribute by `key`.
 _KEY = re.compile(r"(^|[_-])keys?($|[_-])|accesskey|accountkey|privatekey", re.IGNORECASE)
 _NAMES_AN_ATTRIBUTE = "check_valid"
@@ -30,11 +32,16 @@ _QUERY = re.compile(r"""(?<=[?&#;])([^=?&#;\s"'<>]+)=((?:[^&#;\s"'<>]|;(?![^=?&#
 _OF_A_QUERY = re.compile(r"sig|code|jwt|hmac|policy|session|sid|ticket|x-(amz|goog)-.*", re.IGNORECASE)
 # An entry of a mapping as Python, JSON or (without quotes) YAML write it; HTML, and JSON inside of JSON, escape quotes.
 _QUOTE = r"""\\?["']|&(?:quot|apos|\#x27|\#39|\#34);"""
-_KEY_OF_ENTRY = re.compile(rf"""(?P<quote>{_QUOTE})(?P<name>[\w.-]+)(?P=quote):\s?|[{{,]\s*(?P<bare>[\w.-]+):\s""")
+_KEY_OF_ENTRY = re.compile(
+    rf"""(?P<quote>{_QUOTE})(?P<name>[\w.-]+)(?P=quote):\s?|[{{,]\s*(?P<bare>[\w.-]+):\s"""
+    # An argument in the text of a Python object.
+    r"""|(?<![\w?&#;])(?P<argument>[A-Za-z]\w*)=(?=["'])"""
+)
 _VALUE = re.compile(
     rf"""b?(?P<opening>{_QUOTE})(?s:\\.|[^\\])*?(?:(?P=opening)|\Z)"""
     r"""|[^\s,{}\[\]"'\\&][^,{}\[\]\n"'\\]*(?=[,}])"""
 )
+_PLAIN_STRING = r"""b?"(?s:\\.|[^"\\])*(?:"|\Z)|b?'(?s:\\.|[^'\\])*(?:'|\Z)"""
 _COUNTS = re.compile(r"(count|limit|number|max|size|seconds|bytes|s)$|^(max|n|number)[_-]", re.IGNORECASE)
 
 
@@ -45,7 +52,7 @@ def without_secrets(text: str) -> str:
         text = _ADDRESS.sub(_without_user, text)
     if "=" in text:
         text = _QUERY.sub(_without_value, text)
-    return _without_entries(text) if _SECRET.search(text) or "key" in text.lower() else text
+    return _without_entries(text) if _HINT.search(text) else text
 
 
 def _without_user(match: re.Match[str]) -> str:
@@ -69,10 +76,15 @@ def _without_entries(text: str) -> str:
     shown: list[str] = []
     done = 0
     for key in _KEY_OF_ENTRY.finditer(text):
-        name, quote = key["name"] or key["bare"], key["quote"] or ""
+        name, quote = key["name"] or key["bare"] or key["argument"], key["quote"] or ""
         # JSON of ours has names of options as `key`.
-        is_shown = name == "key" and quote.endswith(('"', "&quot;", "&#34;"))
-        if key.start() < done or is_shown or not _is_secret(name, "", is_mapping=False):
+        is_shown = name == "key" and (key["argument"] or quote.endswith(('"', "&quot;", "&#34;")))
+        opening = text[key.end() : key.end() + 1]
+        if key.start() < done or is_shown or not _is_secret(name, "", is_mapping=opening == "{"):
+            continue
+        if opening and opening in "{[(":
+            shown += text[done : key.end()], HIDDEN
+            done = _end_of_brackets(text, key.end(), quote)
             continue
         value = _VALUE.match(text, key.end())
         # Without quotes, Python and JSON have numbers, None and the like.
@@ -82,6 +94,18 @@ def _without_entries(text: str) -> str:
         shown += text[done : value.start()], around, HIDDEN, around
         done = value.end()
     return "".join([*shown, text[done:]])
+
+
+def _end_of_brackets(text: str, start: int, quote: str) -> int:
+    """Return where the bracket that opens at `start` is closed again; the end of a text that was cut before."""
+    # Inside of another string, quotes are escaped.
+    string = rf"{re.escape(quote)}(?s:.*?)(?:{re.escape(quote)}|\Z)" if len(quote) > 1 else _PLAIN_STRING
+    depth = 0
+    for part in re.compile(rf"{string}|[\[{{(]|[\]}})]").finditer(text, start):
+        depth += (part[0] in "{[(") - (part[0] in "}])")
+        if not depth:
+            return part.end()
+    return len(text)
 
 
 def _is_secret_number(value: str, name: str) -> bool:

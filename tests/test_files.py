@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -279,3 +281,34 @@ def test_closed_standard_streams_are_the_null_device_and_open_streams_take_any_t
             names[number] = "/dev/null"
     assert (tmp_path / "told").read_text() == f"True {names}"
     assert (tmp_path / "said").read_text() == ("" if ">&-" in closed.split() else "\\u2192 \\udce9\n")
+
+
+def test_where_numba_would_find_no_place_a_private_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for cache, is_new in ((tmp_path / "cache", False), (tmp_path / "file", True), (tmp_path / "file", True)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.chdir("/proc")
+        said = files.ensure_numba_cache()
+        folder = os.environ.pop("NUMBA_CACHE_DIR", "")
+        assert (said != "", folder != "") == (is_new, is_new)
+        assert not is_new or (f"machine code is kept in {folder}" in said and os.stat(folder).st_mode & 0o077 == 0)
+    # Another account's link.
+    Path(folder).rmdir()
+    Path(folder).symlink_to(tmp_path / "cache")
+    files.ensure_numba_cache()
+    assert os.environ.pop("NUMBA_CACHE_DIR") != folder
+
+
+def test_hdf5_files_are_read_without_locks() -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "HDF5_USE_FILE_LOCKING"}
+    code = "import os, espo_luigi; print(os.environ['HDF5_USE_FILE_LOCKING'])"
+    for more, expected in (({}, "FALSE"), ({"HDF5_USE_FILE_LOCKING": "TRUE"}, "TRUE")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environ | more, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == expected

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from espo_luigi.commands import cli
 from espo_luigi.config import load
-from espo_luigi.errors import ConfigurationError, StoreError, log_as_text
+from espo_luigi.errors import ConfigurationError, StoreError, as_text, log_as_text
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import _failure
 from espo_luigi.redaction import redacted, redacted_text, without_secrets
@@ -26,9 +26,22 @@ SHIPPED = sorted((Path(__file__).parent.parent / "config").glob("*/*.yml"))
 @pytest.mark.parametrize(
     "name",
     [
-        *("key", "KEY", "secret", "token", "password", "passwd", "credential", "credentials", "auth", "pass", "pwd"),
+        *(
+            "key",
+            "KEY",
+            "secret",
+            "token",
+            "password",
+            "passwd",
+            "credential",
+            "credentials",
+            "auth",
+            "pass",
+            "pwd",
+            "pw",
+        ),
         *("aws_secret_access_key", "account_key", "sas_token", "api-key", "apikey", "Authorization", "X-Auth-Token"),
-        *("accessKey", "client_secret", "connection_string", "set-cookie"),
+        *("accessKey", "client_secret", "connection_string", "set-cookie", "sas"),
     ],
 )
 def test_a_secret_is_hidden_by_its_key_however_deep(name: str) -> None:
@@ -190,3 +203,36 @@ def test_an_address_with_a_secret_is_refused_where_it_would_be_published(capfd: 
     assert cli.main(["publish", "--stac", "stac", "--href", ADDRESSES[0]]) == 2
     said = capfd.readouterr().err
     assert "--href https://***@data.org/a.zarr holds a password" in said and "hunter2" not in said
+
+
+@pytest.mark.parametrize("name", ["auth", "pwd", "pass", "pw", "sas", "credentials", "db_pw", "x-auth"])
+@pytest.mark.parametrize(
+    "value", ["hunter2", ("me", "hunter2"), {"user": "me", "what": ["hunter2", {"x": "y}"}]}, b"hunter2", ["hunter2"]]
+)
+def test_a_secret_in_a_message_is_hidden_by_its_key_also_if_it_is_nested(name: str, value: object) -> None:
+    content = {"host": "h", name: value, "port": 80}
+    texts = [f"got {content}, expected another"]
+    if not isinstance(value, bytes):
+        texts += [f"got {json.dumps(content)}", f"got {json.dumps(json.dumps(content))}"]
+    for text in texts:
+        shown = without_secrets(text)
+        assert "hunter2" not in shown and "***" in shown and "'h'" in shown.replace('"', "'").replace("\\", "")
+        assert "80" in shown
+
+
+def test_the_arguments_of_objects_in_messages_are_hidden_and_other_texts_stay() -> None:
+    text = "BasicAuth(login='me', password='hunter2', encoding='latin1'); sorted(key='x') passes='3' compass: ok"
+    assert without_secrets(text) == text.replace("hunter2", "***")
+    regions = "{'key_west': {'nprocs': 4}, 'passage': {'a': 'b'}, 'author': ['me']}"
+    assert without_secrets(regions) == regions
+    started = time.perf_counter()
+    without_secrets("{'auth': [" * 100_000)
+    without_secrets("'auth': (" + "'" * 200_001)
+    without_secrets("'auth': (" + "\\'" * 100_001)
+    assert time.perf_counter() - started < 2
+
+
+def test_what_cannot_be_seen_on_a_terminal_is_escaped_and_letters_stay() -> None:
+    hidden = "a\u061cb\u200bc\u2060d\ufeffe\U000e0041f\u202eg\xadh"
+    assert as_text(hidden) == r"a\u061cb\u200bc\u2060d\ufeffe\U000e0041f\u202eg\xadh"
+    assert as_text("Zürich, 東京, Ελλάδα, عربى: 5 °C – µm²\n\t✓") == "Zürich, 東京, Ελλάδα, عربى: 5 °C – µm²\n\t✓"

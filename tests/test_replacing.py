@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from espo_luigi.report.reading import RunView
 from espo_luigi.store import Marker, pack, remove, write_page, write_store, write_table
 from espo_luigi.store.partials import abandoned_partials
 from espo_luigi.store.publish import written_aside
+from espo_luigi.store.table import write_checksums
 
 PACKAGE = Path(__file__).parent.parent / "espo_luigi"
 WORK = Marker("Work")
@@ -214,9 +216,9 @@ def test_nothing_that_is_not_ours_changes(
     # The table that a catalogue names may be empty.
     assume(kind != "empty file" or not made_before or target.name != "catalog.csv")
     put_there(kind, target, private)
-    if kind == "inside" and target.is_dir() and not target.name.endswith(".zarr"):
+    if kind == "inside" and target.is_dir():
         (target / "mine").write_text("years of work")
-    elif kind == "changed" and name == "thesis.html" and target.is_file():
+    elif kind == "changed" and name in ("thesis.html", "problems.csv", "perfect.html") and target.is_file():
         target.write_bytes(target.read_bytes() + b"my note")
     elif kind in ("inside", "changed"):
         return
@@ -508,3 +510,70 @@ def test_a_catalogue_that_was_killed_before_its_table_is_made_again(
     (tmp_path / "data.json").unlink()
     with pytest.raises(StoreError, match=r"there is no catalogue data\.json that it belongs to, so it may be yours"):
         write_catalog([], tmp_path / "data.json", "me")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "x/notes.txt", "x/c/notes.txt", "x/c/7", "NOTES", "mine/zarr.json"])
+def test_a_store_with_a_file_of_the_users_is_not_replaced_and_not_removed(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    stored(path)
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_text("years of work")
+    for make in (stored, remove):
+        with pytest.raises(StoreError, match=r"a\.zarr was not replaced or removed.*(in it is not ours|were written)"):
+            make(path)
+        assert (path / name).read_text() == "years of work"
+
+
+def test_a_store_that_lost_a_file_or_has_what_zarr_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    stored(path)
+    (path / "x" / "c" / "0").rename(path / "x" / "c" / f"0.{'0' * 32}.partial")
+    (path / "x" / ".nfs0000a1").touch()
+    stored(path)
+    assert sorted(one.name for one in (path / "x").rglob("*")) == ["0", "c", "zarr.json"]
+
+
+def test_an_archive_with_a_member_of_the_users_is_not_replaced_and_a_cut_one_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr.zip"
+    packed(path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes.txt", "years of work")
+    with pytest.raises(StoreError, match=r"notes\.txt in it is not ours"):
+        packed(path)
+    path.write_bytes(whole[:-30])
+    packed(path)
+    assert path.read_bytes()[-30:] == whole[-30:]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b.csv", "a.html", "a.sha256"])
+def test_a_table_or_page_with_the_users_remarks_is_not_replaced(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    makes: dict[str, Callable[[], None]] = {
+        "a.csv": lambda: write_table(["a", "b"], [{"a": "1", "b": "2"}], path, WORK),
+        "b.csv": lambda: write_table(["a", "b"], [{"a": "1", "b": "2"}], path, None),
+        "a.html": lambda: write_page("<p>\n1\n</p>", path, WORK),
+        "a.sha256": lambda: write_checksums({"a": "0" * 64}, path, WORK),
+    }
+    makes[name]()
+    makes[name]()
+    first, _, rest = path.read_text().partition("\n")
+    path.write_text(remarked := f"{first} my remark\n{rest}")
+    with pytest.raises(StoreError, match="it was changed after it was written, as its checksum shows"):
+        makes[name]()
+    assert path.read_text() == remarked
+
+
+def test_a_users_table_that_begins_like_ours_is_not_replaced(tmp_path: Path) -> None:
+    problems, table, published = tmp_path / "p.csv", tmp_path / "data.csv", tmp_path / "cat.csv"
+    problems.write_text("action,problem,variable,file,remark\nkeep,,,,years of work\n")
+    with pytest.raises(StoreError, match=r"p\.csv was not replaced"):
+        write_table(["a"], [], problems, None)
+    write_catalog([], tmp_path / "data.json", "me")
+    table.write_text(remarked := f"{table.read_text()},,,my row\n")
+    with pytest.raises(StoreError, match=r"data\.csv was not replaced .* \(it has another checksum"):
+        write_catalog([], tmp_path / "data.json", "me")
+    published.write_text(remarked)
+    with pytest.raises(StoreError, match=r"cat\.csv was not replaced .* \(there is no catalogue cat\.json"):
+        add_to_catalogue(tmp_path / "cat.json", [], tmp_path)
+    assert table.read_text() == published.read_text() == remarked

@@ -22,10 +22,17 @@ from espo_luigi.publication import origin, release
 from espo_luigi.replacing import MANIFEST_NAME, digest_of_ours
 from espo_luigi.store.inventory import check_dense, digest_of
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, TABLE_MARK, marked
-from espo_luigi.store.table import read_checksums
+from espo_luigi.store.table import checksum_pairs
 from espo_luigi.tasks.ensembles import maker_of
 
-_OURS = (release.OF_OURS, origin.OF_OURS, origin.RELATIONS, build.OF_OURS, build.TABLE_OF_OURS)
+_OURS = (
+    release.OF_OURS,
+    release.SIGNATURE_OF_OURS,
+    origin.OF_OURS,
+    origin.RELATIONS,
+    build.OF_OURS,
+    build.TABLE_OF_OURS,
+)
 _OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
 
 
@@ -50,7 +57,9 @@ def table_of(path: Path) -> store.Marker | None:
 def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> Iterator[str]:
     """Yield what differs from checksums: of `files`, of which all values of some were `read`, and of the tables."""
     tables = sorted(folder.rglob(f"*{CHECKSUMS}"))
-    summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
+    pairs = [(table.with_name(name), digest) for table in tables for name, digest in checksum_pairs(table)]
+    summed, times = dict(pairs), Counter(path for path, _ in pairs)
+    yield from (f"{path} has {number} checksums; expected one" for path, number in times.items() if number > 1)
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
     for table in sorted(folder.rglob("*.csv")):
         if marker := store.read_marker(table):
@@ -67,7 +76,7 @@ def _archive(path: Path) -> Iterator[str]:
         if member := archive.testzip():
             yield f"{path}: the CRC-32 of {member} differs from the archive's"
         arrays = json.loads(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
-        known, names = {MARKER_NAME, ROOT_METADATA_NAME, *arrays}, Counter(archive.namelist())
+        known, names = {MARKER_NAME, ROOT_METADATA_NAME, *arrays}, Counter(map(os.path.normpath, archive.namelist()))
     for name in [name for name, number in names.items() if number > 1 or name.partition("/")[0] not in known][:1]:
         yield f"{path}: {name} is there twice, or belongs to none of its arrays"
 
@@ -113,5 +122,5 @@ def strays(folder: Path, examined: Collection[str]) -> Iterator[str]:
             listed |= {Path(place, name) for name in (MANIFEST_NAME, *manifest["files"])}
             listed |= {Path(place).with_name(name) for name in manifest["beside"]}
     for path in sorted({*found} - listed):
-        if not any(digest_of_ours(path, judge) for judge in (*_OURS, marked(path))):
+        if not any(digest_of_ours(path, judge) for judge in (*_OURS, marked(path, inside=False))):
             yield f"{path} belongs to no product: move it elsewhere"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region,
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
-from espo_luigi.errors import CatalogError, EspoError, as_text
-from espo_luigi.replacing import by_content, check_ours, write_ours
+from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
+from espo_luigi.files import read_object
+from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 
 logger = logging.getLogger(__name__)
@@ -437,7 +439,13 @@ def check_catalog_replaceable(out: Path) -> None:
             out.with_suffix(".csv"),
             lambda _: f"there is no catalogue {out.name} that it belongs to, so it may be yours",
         )
-    check_ours(out.with_suffix(".csv"), TABLE_OF_OURS)
+    check_ours(out.with_suffix(".csv"), _table_of(out))
+
+
+def _table_of(out: Path) -> Judge:
+    """The judge of the table that was written with a catalogue: rows and remarks of others since are not ours."""
+    digests = (read_object(out) or {}).get("table_sha256")
+    return by_digest([str(digest) for digest in digests] if isinstance(digests, list) else [])
 
 
 def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
@@ -450,11 +458,13 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     besides = [column for column in CMIP7_COLUMNS if any(column in row for row in rows)]
     writer = csv.DictWriter(text, [*COLUMNS, *besides], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     check_catalog_replaceable(out)
-    write_ours(out, json.dumps(description(out, table, maker), indent=2) + "\n", OF_OURS)
-    write_ours(table, text.getvalue(), TABLE_OF_OURS)
+    digests = [sha256(text.getvalue().encode()).hexdigest(), *digest_of_ours(table, _table_of(out))]
+    said = description(out, table, maker) | {"table_sha256": digests}
+    write_ours(out, json.dumps(said, indent=2) + "\n", OF_OURS)
+    write_ours(table, text.getvalue(), by_digest(digests))
 
 
 def description(out: Path, table: Path, maker: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +20,7 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
+from espo_luigi.files import passes
 from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, joined, whole_years
 from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
@@ -320,10 +323,16 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         raise DataError(f"{asset.path} (id {match.id}): {error}") from None
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:
-        raise DataError(
-            f"{asset.path} (id {match.id}) cannot be read: {first_line(error)}. "
-            "Download or make the file again, or exclude it."
-        ) from error
+        why = f"{asset.path} (id {match.id}) cannot be read: {first_line(error)}."
+        if "lock file" in str(error):
+            said = os.environ.get("HDF5_USE_FILE_LOCKING")
+            raise StoreError(
+                f"{why} Its file system has no locks, and HDF5_USE_FILE_LOCKING={said} asks for them: set it to FALSE, "
+                "also in `environment` of the scheduler's section"
+            ) from error
+        if isinstance(error, OSError) and (passes(error) or error.errno in (errno.EACCES, errno.EPERM)):
+            raise StoreError(f"{why} The file system refuses it: ask the file's owner, or the site") from error
+        raise DataError(f"{why} Download or make the file again, or exclude it.") from error
 
 
 def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, periods: tuple[Period, ...]) -> xr.Dataset:

@@ -113,6 +113,8 @@ def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, configparser.DuplicateOptionError):
         return f"{error.source}, line {error.lineno}: a second `{error.option}` in [{error.section}]; remove one"
     if isinstance(error, configparser.MissingSectionHeaderError):
+        if error.line.startswith("\ufeff"):
+            return f"{error.source}: got a byte order mark, expected text in UTF-8 without it: save the file so"
         return f"{error.source}, line {error.lineno}: got {error.line!r}, expected a `[section]` before the first key"
     if isinstance(error, configparser.ParsingError):
         line, got = error.errors[0]
@@ -577,16 +579,19 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
 @espo.command(epilog="Example: espo validate espo-demo/final --release 1.0")
 @click.argument("final", type=_PATH)
 @click.option("--release", metavar="VERSION", help="Write RELEASE.json beside them, if all checks pass.")
+@click.option("--sign", "key", type=_PATH, help="A private key of ssh-keygen, by which the release is signed.")
 @_json_option
-def validate(final: Path, release: str | None, as_json: bool) -> int:
+def validate(final: Path, release: str | None, key: Path | None, as_json: bool) -> int:
     """Check finished products, before their release.
 
     FINAL is a folder of products, one archive, or a folder of NetCDF files.
     """
     from espo_luigi.audit import validate as checks
 
+    if key and release is None:
+        raise click.UsageError("--sign needs --release.")
     views.be_quiet_about_other_parameters()
-    found = checks.validate(final, lambda line: say(line, file=sys.stderr), release)
+    found = checks.validate(final, lambda line: say(line, file=sys.stderr), release, key)
     _print_json(asdict(found)) if as_json else say(checks.render(found))
     return 1 if found.refused or any(check.verdict == "failed" for check in found.checks) else 0
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from pathlib import Path
 from typing import Any
 
 import click
 
 from espo_luigi.commands.views import say
+from espo_luigi.files import read_text, write_new
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In luigi.cfg of a folder, whose configuration lies beside it, and in the repository's.
@@ -40,16 +44,23 @@ def files_of(start: str) -> dict[str, str]:
     return {"README.md": (_STARTS / f"{start}.md").read_text("utf-8"), "luigi.cfg": settings, **texts}
 
 
-def translation_of(old: Path) -> dict[str, str]:
-    """Return the names and texts of files that say what the configuration files of a folder say, in current keys.
+# Options of luigi.cfg, in any section, that run something, or name a file that may.
+_RUN = {"setup", "python", "notify", "environment", "extra", "step_options", "worker_jobs", "profile"}
+_RUN |= {"logging_conf_file"}
 
-    They are those that the folder's luigi.cfg names, or config.yml and paths.yml. Environment variables stay as they
-    are; files of properties are copied; other files that the folder holds are named by their full paths.
+
+def translation_of(old: Path) -> tuple[dict[str, str], int, list[str]]:
+    """Return names and texts of files that say what the configuration files of a folder say, in current keys.
+
+    Also the mode that they get, as none may be readable by more people than before, and the lines of luigi.cfg that
+    run something: another person may have written them, so they are commented out. The files are those that the
+    folder's luigi.cfg names, or config.yml and paths.yml. Environment variables stay as they are; files of properties
+    are copied; other files that the folder holds are named by their full paths.
 
     Raises
     ------
     ConfigurationError
-        A file is missing, cannot be read, or asks for something that is not done here.
+        A file is missing, a link out of the folder, cannot be read, or asks for something that is not done here.
     """
     from espo_luigi.config.dialects import translate
     from espo_luigi.config.load import folders_of, merged
@@ -58,33 +69,70 @@ def translation_of(old: Path) -> dict[str, str]:
     from espo_luigi.fields import find_in
     from espo_luigi.tasks.context import paths_in
 
-    settings = old / "luigi.cfg"
+    settings = _within(old, old / "luigi.cfg")
     parser = ConfigParser(interpolation=None)
-    parser.read(settings, "utf-8")
+    try:
+        said = read_text(settings, encoding="utf-8-sig") if os.path.lexists(settings) else ""
+        parser.read_string(said, str(settings))
+    except (OSError, UnicodeDecodeError, ConfigParserError) as error:
+        raise ConfigurationError(f"{settings} cannot be read: {error}. Correct it, or move it away.") from error
     named = paths_in(parser.get("espo", "config", fallback="")) or (Path("config.yml"), Path("paths.yml"))
     try:
         files = [find_in(str(name), (old.absolute(),)) for name in named]
     except ValueError as error:
         raise ConfigurationError(f"`[espo] config` of {settings}: {error}.") from error
-    files = [path for path in files if path.exists() or path.name != "paths.yml"]
+    files = [_within(old, path) for path in files if path.exists() or path.name != "paths.yml"]
     content, _, _, read = merged(files)
     translate(content)
     start = "espo-v2" if "subregions" in content else "espo-g6"
-    texts = {"luigi.cfg": files_of(start)["luigi.cfg"]}
+    texts, run = {"luigi.cfg": files_of(start)["luigi.cfg"]}, list[str]()
     if parser.has_option("espo", "config"):
+        kept, run = _without_commands(said)
         texts["luigi.cfg"] = re.sub(
             r"(?ms)^\[espo\].*?(?=^\[|\Z)",
             lambda section: re.sub(r"(?mi)^config *[=:].*(?:\n[ \t]+\S.*)*", _BESIDE, section[0]),
-            settings.read_text("utf-8"),
+            kept,
         )
-    _name_files(content, folders_of(read), texts)
+    copied = set(_name_files(content, folders_of(read), texts, old))
+    mode = functools.reduce(
+        operator.and_, (path.stat().st_mode for path in {settings, *read, *copied} if path.exists())
+    )
     paths: dict[str, Any] = {section: content.pop(section) for section in ("paths", "demo") if section in content}
     content.setdefault("usual", NEWEST)
-    return texts | {"config.yml": _as_yaml(content), "paths.yml": _as_yaml(paths)}
+    return texts | {"config.yml": _as_yaml(content), "paths.yml": _as_yaml(paths)}, mode & 0o666, run
 
 
-def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str]) -> None:
-    """Have the content name files so that they are found from anywhere; adds those of properties to the texts."""
+def _within(folder: Path, path: Path) -> Path:
+    """Return a file of a folder. Raises ConfigurationError if it is a link out of it, which may lead to a secret."""
+    from espo_luigi.errors import ConfigurationError
+
+    if path.absolute().is_relative_to(folder.absolute()) and not path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(
+            f"{path} is a link to {path.resolve()}, outside of {folder}; expected a file. Nothing was copied. Put a "
+            "copy in the link's place if other people may read it"
+        )
+    return path
+
+
+def _without_commands(text: str) -> tuple[str, list[str]]:
+    """Return luigi.cfg with all lines commented out that run something, and these lines."""
+    lines, run, is_value = list[str](), list[str](), False
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        # Values go on in indented lines, past empty ones and comments.
+        if not (is_value and (line[:1] in ("", " ", "\t", "#", ";"))):
+            option = re.match(r"\s*([^=:]+?)\s*[=:]", line)
+            is_value = option is not None and option[1].lower().replace("-", "_") in _RUN
+        if is_value and line.strip():
+            run.append(line)
+        lines.append(f"# {line}" if is_value and line.strip() else line)
+    return "\n".join(lines), run
+
+
+def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str], old: Path) -> Iterator[Path]:
+    """Have the content name files so that they are found from anywhere; adds those of properties to the texts.
+
+    Yields the files that it has read.
+    """
     from espo_luigi.config.yaml_files import read_yaml
     from espo_luigi.errors import ConfigurationError
     from espo_luigi.fields import find_file
@@ -96,7 +144,7 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
 
     for key, value in content.items():
         if isinstance(value, dict):
-            _name_files(value, folders, texts)
+            yield from _name_files(value, folders, texts, old)
         elif key in ("properties", "shape", "module", "tas_src"):
             content[key] = full(value)
         elif key == "data_catalogs":
@@ -108,8 +156,9 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
                 raise ConfigurationError(
                     f"`{key}`: got {value!r}, expected a YAML file of properties; looked in {looked}."
                 )
-            read_yaml(path)  # refuses what is no configuration
-            text = path.read_text("utf-8")
+            read_yaml(_within(old, path))  # refuses what is no configuration
+            text = read_text(path)
+            yield path
             if path.name not in ("config.yml", "paths.yml") and texts.setdefault(path.name, text) == text:
                 content[key] = path.name
 
@@ -123,8 +172,8 @@ def _as_yaml(content: Mapping[str, Any]) -> str:
     return str(yaml.dump(owned(content), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
 
 
-def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write texts into `folder`, which may exist, by their names; return their paths.
+def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -> list[Path]:
+    """Write texts into `folder`, which may exist, by their names, with a mode; return their paths.
 
     Raises
     ------
@@ -137,8 +186,7 @@ def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        with (folder / name).open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(folder / name, text, mode)
     return [folder / name for name in texts]
 
 
@@ -160,7 +208,12 @@ def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 )
 def init(folder: Path, start: str, old: Path | None) -> None:
     """Write a folder to start from; it overwrites nothing."""
-    for path in write_new_files(folder, files_of(start) if old is None else translation_of(old)):
+    texts, mode, run = (files_of(start), 0o666, list[str]()) if old is None else translation_of(old)
+    for path in write_new_files(folder, texts, mode):
         say(path)
+    if run:
+        say(f"Commented out in luigi.cfg, as these lines of {old} run something as you; read them, then remove `# `:")
+        for line in run:
+            say(f"  {line}")
     enter = "" if folder == Path() else f"`cd {shlex.quote(str(folder))}`, then "
     say(f"Next: {enter}`espo plan`{'; README.md has the other steps' if old is None else ''}.")

@@ -188,7 +188,9 @@ def request_of(given: Mapping[str, str]) -> Request:
 
 def _sizes(asked: Mapping[str, str], options: JobOptions) -> list[str]:
     amounts = _numbers(asked)
-    return sizes(**{name: n for name, n in amounts.items() if name != "memory" or memory_asked(options, n)})
+    cpus = amounts.get("cpus_per_task", 1)
+    parts = [memory_asked(options, n, cpus) if name == "memory" else {name: n} for name, n in amounts.items()]
+    return [text for part in parts for text in sizes(**part)]
 
 
 def _numbers(asked: Mapping[str, str]) -> dict[str, int]:

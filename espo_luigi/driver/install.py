@@ -27,7 +27,7 @@ from espo_luigi.driver.settings.espo import wrong_value
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text
-from espo_luigi.files import ready_standard_streams
+from espo_luigi.files import ensure_numba_cache, ready_standard_streams
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -161,6 +161,8 @@ def install() -> None:
     A module of tasks that Luigi's command runs calls it: there is no other place to choose the worker.
     """
     ready_standard_streams()
+    if fault := ensure_numba_cache():
+        logging.getLogger("espo_luigi").warning(fault)
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
     luigi.interface._run = _run
     # Of our sections, unknown keys are errors: `check_names`.

@@ -6,6 +6,7 @@ import getpass
 import json
 import logging
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Iterable
@@ -338,7 +339,11 @@ class EspoWorker(luigi.worker.Worker):
         return False
 
     def _generate_worker_id(self, worker_info: Any) -> str:
-        return f"Worker(workdir={Path(settings().workdir).absolute()}, username={getpass.getuser()})"
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's account may have neither an entry of passwd nor USER
+            user = str(os.getuid())
+        return f"Worker(workdir={Path(settings().workdir).absolute()}, username={user})"
 
     def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
         messages: Any = multiprocessing.Queue() if task.accepts_messages else None

@@ -16,11 +16,10 @@ from typing import NamedTuple
 from luigi import Task
 
 from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
-from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import ParameterError, nearest, no_such_rule
+from espo_luigi.errors import ConfigurationError, ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -40,6 +39,7 @@ from espo_luigi.overview.states import (
 )
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import settings
 from espo_luigi.tasks.make import task_for, tasks_of
 from espo_luigi.tasks.perfect_model import ALL, PerfectModel
 
@@ -57,6 +57,11 @@ def why(words: Sequence[str], module: str = "") -> str:
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
+    if not settings().config_files and Path("luigi.cfg").exists():
+        raise ConfigurationError(
+            "`espo why` explains the tasks of a production, whose configuration `[espo] config` of luigi.cfg names; it "
+            "names none. Of tasks of your own, `espo status` tells how they stand, and `espo logs TASK` shows the log"
+        )
     search = Search([All(), *(tasks_of(module) if module else ())])
     if len(words) == 1 and (made := _made_in(Path(words[0]), search.ends)):
         return _about_folder(words[0], made, search)

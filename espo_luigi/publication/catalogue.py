@@ -15,10 +15,10 @@ from pathlib import Path
 
 import xarray as xr
 
-from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, description
+from espo_luigi.catalog.build import OF_OURS, describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
-from espo_luigi.errors import CatalogError, StoreError
+from espo_luigi.errors import CatalogError, StoreError, as_cell
 from espo_luigi.files import read_bytes, write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.publication.products import Product
@@ -75,7 +75,7 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     check_catalogue(catalogue)
     catalogue, folder = catalogue.parent.resolve() / catalogue.name, folder.absolute()
     data = [product for product in products if product.is_data]
-    rows = [row for product in data if (row := row_of(product))]
+    rows = [{name: str(as_cell(of)) for name, of in row.items()} for product in data if (row := row_of(product))]
     catalogue.parent.mkdir(parents=True, exist_ok=True)
     with alone(catalogue) as write:
         table, columns, former, judge = read_rows(catalogue)
@@ -155,8 +155,10 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
 def read_rows(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
     table = check_catalogue(catalogue)
-    if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
-        return table, COLUMNS, [], TABLE_OF_OURS
+    if not catalogue.exists():
+        # Ours, too, after a kill between the two files: nothing in it shows that.
+        check_ours(table, lambda _: f"there is no catalogue {catalogue.name} that it belongs to, so it may be yours")
+        return table, COLUMNS, [], by_digest(())
     try:
         content = read_bytes(table)
         reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True, restval="")

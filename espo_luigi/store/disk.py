@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -71,6 +70,13 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
 def _free_space(path: Path) -> str:
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     try:
-        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder}"
+        found = os.statvfs(folder)
+        # Some file systems count no files, and say 0 of 0.
+        files = (
+            "no file more (all inodes are taken: delete or pack small files), "
+            if found.f_files and not found.f_favail
+            else ""
+        )
+        return f"{files}{found.f_bavail * found.f_frsize / 1e9:.3f} GB free in {folder}"
     except OSError:
         return f"free space in {folder} unknown"

@@ -13,7 +13,7 @@ from typing import Any
 
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.files import load_json
-from espo_luigi.store.marker import ID_LENGTH, MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, render
+from espo_luigi.store.marker import ID_LENGTH, MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, raise_it, render
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_inventory(root: Path) -> Inventory | None:
 def take_inventory(root: Path) -> Inventory:
     """Count the files under a store's root and their bytes, without its marker (one `stat` per file)."""
     # From Python 3.12 on, `rglob` passes over a folder that goes meanwhile.
-    files = (Path(parent, name) for parent, _, names in os.walk(root, onerror=_raise) for name in names)
+    files = (Path(parent, name) for parent, _, names in os.walk(root, onerror=raise_it) for name in names)
     sizes = [file.stat().st_size for file in files if file != root / MARKER_NAME]
     return Inventory(len(sizes), sum(sizes))
 
@@ -175,9 +175,5 @@ def _chunk_files(chunks: Path) -> Iterator[Path]:
     if chunks.is_file():
         yield chunks
         return
-    for parent, _, names in os.walk(chunks, onerror=_raise):
+    for parent, _, names in os.walk(chunks, onerror=raise_it):
         yield from (Path(parent, name) for name in names if name.isdecimal())
-
-
-def _raise(error: OSError) -> None:
-    raise error

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -32,6 +33,11 @@ TABLE_MARK = f"# {MARKER_NAME}: "
 PAGE_MARK, PAGE_END = f"<!-- {MARKER_NAME}: ", " -->"
 # A page may have megabytes; the longest line with a marker has some thousand inputs.
 _LONGEST_LINE = 4 * 2**20
+# The names in a store: metadata, arrays, their chunks, and what Zarr or an NFS client left beside them.
+_WRITTEN = re.compile(
+    rf"{re.escape(MARKER_NAME)}|(?:[^/]+/)?{re.escape(ROOT_METADATA_NAME)}|[^/]+/|[^/]+/c(?:/\d+)*/?"
+    r"|(?:.+/)?(?:\.nfs[0-9a-f]+|[^/]+\.[0-9a-f]{32}\.partial)"
+)
 # PKWARE's APPNOTE, sections 4.3.7 and 4.3.14 to 4.3.16.
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _END = struct.Struct("<4s4H2IH")
@@ -165,7 +171,7 @@ def _marker_text(path: Path) -> str | None:
             return _marker_of_archive(path)
         if path.suffix in (".csv", ".html", ".sha256"):
             with open_regular(path) as file:
-                return _marker_line(file)
+                return _marker_line(file)[1]
         # A plan reads as many markers as there are tasks, and making a path takes its time.
         text = read_text(f"{path}/{MARKER_NAME}")
         return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
@@ -173,52 +179,102 @@ def _marker_text(path: Path) -> str | None:
         return None
 
 
-def marked(path: Path) -> Judge:
-    """Return the judge of a store, archive, table or page: ours if it has a marker, though it may be incomplete."""
+def marked(path: Path, *, inside: bool = True) -> Judge:
+    """Return the judge of a store, archive, table or page: ours if it has a marker and nothing that we did not write.
+
+    It may be incomplete. Without `inside`, the marker alone decides, as a plan looks at thousands of outputs.
+    """
     if path.suffix == ".zip":
-        return _judge(lambda file: _read_member(file, MARKER_NAME))
-    if path.suffix == ".csv":
-        return _judge(lambda file: _marker_line(file) or _has_header_of_problems(file))
-    if path.suffix in (".html", ".sha256"):
-        return _judge(_marker_line)
-    return _store_judge
+        return _judge(lambda file: _why_no_archive(file, inside))
+    if path.suffix in (".csv", ".html", ".sha256"):
+        return _judge(lambda file: _why_no_text(file, inside))
+    return functools.partial(_why_no_store, inside=inside)
 
 
-def _has_header_of_problems(file: BinaryIO) -> bool | None:
-    """True for a table of problems of an earlier version, which left out the last line; else None."""
-    file.seek(0)
-    return file.readline(_LONGEST_LINE).startswith(b"action,problem,variable,file,") or None
-
-
-def _judge(find: Callable[[BinaryIO], Any]) -> Judge:
+def _judge(why_not: Callable[[BinaryIO], str]) -> Judge:
     def judge(descriptor: int) -> str:
         if not is_file(descriptor):
             return "it is a folder or a device, expected a file with our marker"
-        with open(descriptor, "rb", closefd=False) as file, contextlib.suppress(UnicodeDecodeError):
-            if find(file) is not None:
-                return ""
-        return f"it has no marker ({MARKER_NAME})"
+        with open(descriptor, "rb", closefd=False) as file:
+            return why_not(file)
 
     return judge
 
 
-def _store_judge(descriptor: int) -> str:
-    try:
-        opened = os.open(MARKER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
-        with open(opened, encoding="utf-8") as file:
-            Marker.from_json(file.read(_LONGEST_LINE) if is_file(opened) else "")
-    except (OSError, StoreError, UnicodeDecodeError):
-        return f"it is no folder with a marker ({MARKER_NAME})"
+_NO_MARKER = f"it has no marker ({MARKER_NAME})"
+
+
+def _why_no_archive(file: BinaryIO, inside: bool) -> str:
+    if _read_member(file, MARKER_NAME) is None:
+        return _NO_MARKER
+    # Without a directory, it is the beginning of an archive of ours.
+    with contextlib.suppress(zipfile.BadZipFile):
+        names = zipfile.ZipFile(file).namelist() if inside else []
+        return next((_not_ours(name) for name in names if not _WRITTEN.fullmatch(name)), "")
     return ""
 
 
-def _marker_line(file: BinaryIO) -> str | None:
-    """The text of the marker in the last line of a table or a page."""
-    file.seek(max(0, file.seek(0, 2) - _LONGEST_LINE))
-    last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
+def _why_no_text(file: BinaryIO, inside: bool) -> str:
+    start, text = _marker_line(file)
+    if text is None:
+        return _NO_MARKER
+    try:
+        # Earlier versions noted none.
+        digest = parse_json(text).get("sha256", {}).get("") if inside else None
+    except (ValueError, AttributeError):
+        return _NO_MARKER
+    if digest is None:
+        return ""
+    file.seek(0)
+    found = hashlib.sha256()
+    while start:
+        start -= len(part := file.read(min(start, _LONGEST_LINE)))
+        found.update(part)
+    return "" if found.hexdigest() == digest else "it was changed after it was written, as its checksum shows"
+
+
+def _why_no_store(descriptor: int, inside: bool) -> str:
+    try:
+        opened = os.open(MARKER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+        with open(opened, encoding="utf-8") as file:
+            text = file.read(_LONGEST_LINE) if is_file(opened) else ""
+        Marker.from_json(text)
+        written = parse_json(text).get("inventory", {}).get("files")
+    except (OSError, StoreError, UnicodeDecodeError, AttributeError):
+        return f"it is no folder with a marker ({MARKER_NAME})"
+    files = 0
+    try:
+        for place, folders, names, _ in os.fwalk(dir_fd=descriptor, onerror=raise_it) if inside else ():
+            for name in (*(f"{folder}/" for folder in folders), *names):
+                if not _WRITTEN.fullmatch(within := f"{place}/{name}".removeprefix("./")):
+                    return _not_ours(within)
+            files += sum(not name.startswith(".nfs") for name in names)
+    except OSError as error:
+        return f"{error.filename or 'a folder'} in it cannot be read ({error.strerror})"
+    if isinstance(written, int) and files > written + 1:
+        return f"it has {files - 1} files, and {written} were written"
+    return ""
+
+
+def _not_ours(name: str) -> str:
+    return f"{name} in it is not ours: no store of espo_luigi has such a name"
+
+
+def raise_it(error: OSError) -> None:
+    """Have `os.walk` raise its errors."""
+    raise error
+
+
+def _marker_line(file: BinaryIO) -> tuple[int, str | None]:
+    """Where the last line of a table or a page starts, and the text of the marker in it."""
+    start = max(0, file.seek(0, 2) - _LONGEST_LINE)
+    file.seek(start)
+    before, end, line = file.read().rstrip(b"\n").rpartition(b"\n")
+    last = line.decode("utf-8", "replace")
+    start += len(before + end)
     if last.startswith(PAGE_MARK) and last.endswith(PAGE_END):
-        return last.removeprefix(PAGE_MARK).removesuffix(PAGE_END)
-    return last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None
+        return start, last.removeprefix(PAGE_MARK).removesuffix(PAGE_END)
+    return start, last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None
 
 
 def _marker_of_archive(zip_path: Path) -> str | None:

@@ -151,10 +151,13 @@ def publish(partial: Path, path: Path, judge: Judge | None = None) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise `StoreError` if a store, archive, table or page cannot be written, as something not ours is there."""
+    """Raise `StoreError` if a store, archive, table or page cannot be written, as something not ours is there.
+
+    What the user has put into a store stops the task that would replace it, not the plan.
+    """
     if os.path.lexists(path):  # a plan looks at thousands of outputs, most of which are not there
         with disk_errors(path, "write"):
-            check_ours(path, marked(path))
+            check_ours(path, marked(path, inside=False))
 
 
 def remove(path: Path, judge: Judge | None = None) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from espo_luigi.errors import StoreError
+from espo_luigi.errors import StoreError, as_cell
 from espo_luigi.files import read_text, write_new
 from espo_luigi.redaction import without_secrets
 from espo_luigi.store.inventory import digest_of
@@ -18,8 +18,6 @@ from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Mar
 from espo_luigi.store.publish import written_aside
 
 Row = Mapping[str, str]
-# In the place of the marker: the file is ours, and not complete.
-_INCOMPLETE = "{}"
 _PICTURE = re.compile(r"(data:[\w/+.-]+;base64,[\w+/=]*)", re.ASCII)
 
 
@@ -33,9 +31,8 @@ def write_table(
     """
     text = table_text(columns, rows)
     sums = {"": hashlib.sha256(text.encode()).hexdigest(), **{file.name: digest_of(file) for file in beside}}
-    mark = _in_one_line(marker, sha256=sums) if marker is not None else _INCOMPLETE
     with written_aside(path) as partial:
-        write_new(partial, f"{text}{TABLE_MARK}{mark}\n")
+        write_new(partial, f"{text}{TABLE_MARK}{_in_one_line(marker, sums)}\n")
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
@@ -43,7 +40,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: without_secrets(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: as_cell(without_secrets(value)) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
@@ -70,11 +67,14 @@ def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
 
 def page_text(html: str, marker: Marker | None) -> str:
     """Return a page of HTML without secrets, and with its marker as the last line."""
-    # The marker must not contain the end of the comment.
-    line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
     # Pictures are no text, and might hold by chance what looks like a secret.
     parts = _PICTURE.split(html.rstrip("\n"))
-    return "".join(part if number % 2 else without_secrets(part) for number, part in enumerate(parts)) + "\n" + line
+    text = "".join(part if number % 2 else without_secrets(part) for number, part in enumerate(parts)) + "\n"
+    if marker is None:
+        return text
+    # The marker must not contain the end of the comment.
+    mark = _in_one_line(marker, {"": hashlib.sha256(text.encode()).hexdigest()}).replace(">", "\\u003e")
+    return f"{text}{PAGE_MARK}{mark}{PAGE_END}\n"
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
@@ -91,9 +91,10 @@ def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None
 
     Raises `StoreError` if the disk refuses.
     """
-    lines = [f"{digest}  {name}\n" for name, digest in sums.items()]
+    text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
+    mark = _in_one_line(marker, {"": hashlib.sha256(text.encode()).hexdigest()})
     with written_aside(path) as partial:
-        write_new(partial, "".join(lines) + TABLE_MARK + _in_one_line(marker) + "\n", durable=True)
+        write_new(partial, f"{text}{TABLE_MARK}{mark}\n", durable=True)
 
 
 def read_checksums(path: Path) -> dict[str, str]:
@@ -124,5 +125,7 @@ def _lines(path: Path, what: str) -> list[str]:
     return [line for line in lines if not line.startswith(TABLE_MARK)]
 
 
-def _in_one_line(marker: Marker, **more: Mapping[str, str]) -> str:
-    return json.dumps(json.loads(marker.to_json()) | more, sort_keys=True, ensure_ascii=False)
+def _in_one_line(marker: Marker | None, sums: Mapping[str, str]) -> str:
+    """The marker with checksums; without a marker, the file is ours, and not complete."""
+    content = json.loads(marker.to_json()) if marker is not None else {}
+    return json.dumps(content | {"sha256": sums}, sort_keys=True, ensure_ascii=False)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,9 @@ from exported_products import ATTRS, SIM, on_map, publish, rotated
 from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import store
+from espo_luigi.audit import integrity
 from espo_luigi.audit import validate as module
-from espo_luigi.audit.validate import CHECKS, Validation, validate
+from espo_luigi.audit.validate import CHECKS, Check, Validation, validate
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError, StoreError
 from espo_luigi.export.folder import export_files
@@ -449,6 +451,24 @@ def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checke
     assert failed(netcdf).keys() == {"bounds", "cf"}
 
 
+def test_the_checker_asks_no_server_whatever_the_file_names(netcdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.socket.connect", lambda _, address: asked.append(address))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *address, **_: asked.append(address) or [])
+    path = netcdf / "tasmax_20030101-20031231.nc"
+    with netCDF4.Dataset(path, "r+") as file:
+        file.standard_name_vocabulary = "CF Standard Name Table v77"
+    assert not [fault for fault in module._faults(path) if "vocabulary" in fault]
+    assert not asked
+
+
+def test_a_file_with_two_checksums_is_named(netcdf: Path) -> None:
+    table = netcdf / "tasmax.sha256"
+    first, rest = table.read_text().split("\n", 1)
+    table.write_text("\n".join(["0" * 64 + first[64:], first, rest]))
+    assert "has 2 checksums; expected one" in failed(netcdf)["checksums"][0]
+
+
 def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
     path = netcdf / "tasmax_20030101-20031231.nc"
     path.write_bytes(path.read_bytes()[:3000])
@@ -531,6 +551,59 @@ def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_relea
     os.utime(archive(final, SIM))
     assert check_release(final) and read == [archive(final, SIM)]
     assert not list(module.release.differences(final)) and len(read) == 3
+
+
+def test_a_file_that_changed_during_the_checks_is_not_released_though_size_and_time_are_restored(
+    final: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(seen: object) -> tuple[()]:
+        path, was = archive(final, SIM), archive(final, SIM).stat()
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(content[:10] + b"\1" + content[11:])
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+        return ()
+
+    monkeypatch.setitem(CHECKS, "magnitudes", ("no sizes", lambda seen: ()))
+    monkeypatch.setitem(CHECKS, "audit", ("no audit", change))
+    with pytest.raises(StoreError, match="came, went or changed since the checks began"):
+        found(final, "1.0")
+    assert not (final / RELEASE).exists()
+
+
+def test_a_required_release_is_verified_by_its_digests_verdicts_and_signature(final: Path, tmp_path: Path) -> None:
+    passed, key = Check("cells", "passed", []), tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    write_release(final, "1.0", [passed], states(final, []), key)
+    assert check_release(final, required=True) and not list(integrity.strays(final, states(final, [])))
+    text = (final / RELEASE).read_text()
+
+    def refused(why: str, *, required: bool = True, **changed: object) -> None:
+        (final / RELEASE).write_text(json.dumps(json.loads(text) | changed))
+        with pytest.raises(StoreError, match=why):
+            check_release(final, required=required)
+
+    refused("check-novalidate.*failed", version="2.0")
+    refused("got passed, failed, expected checks that passed", checks=[{"verdict": "passed"}, {"verdict": "failed"}])
+    refused("got failed, expected checks that passed", checks=[{"verdict": "failed"}], required=False)
+    refused("got no checks, expected checks that passed", checks=[])
+    refused("got signature 'none'", signature="none")
+    products = json.loads(text)["products"]
+    products[archive(final, SIM).name]["sha256"] = "0" * 64
+    refused("is of other files: day", products=products, signature="unsigned")
+    write_release(final, "1.1", [passed], states(final, []))
+    assert check_release(final, required=True) and not (final / f"{RELEASE}.sig").exists()
+    with pytest.raises(StoreError, match=r"ssh-keygen -Y sign .* failed"):
+        write_release(final, "1.2", [passed], states(final, []), tmp_path / "none")
+    assert json.loads((final / RELEASE).read_text())["version"] == "1.1"
+
+
+def test_a_file_behind_a_link_out_of_the_folder_is_not_released(final: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    shutil.move(archive(final, SIM), tmp_path / "elsewhere")
+    archive(final, SIM).symlink_to(tmp_path / "elsewhere" / archive(final, SIM).name)
+    with pytest.raises(StoreError, match=r"1 file\(s\) of the release lie behind links out of"):
+        found(final, "1.0")
 
 
 def test_a_single_archive_is_validated_and_no_release(final: Path, capsys: pytest.CaptureFixture[str]) -> None:

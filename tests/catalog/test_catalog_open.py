@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import pickle
 import shutil
@@ -24,7 +25,7 @@ from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, StoreError
 
 LAT, LON = [40.0, 45.0, 50.0], [250.0, 255.0, 260.0, 265.0]
 
@@ -260,6 +261,28 @@ def test_a_truncated_netcdf_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(DataError, match=r"cut\.nc \(id CMIP6_M\) cannot be read"):
         open_match(match(asset(path, "tasmax")))
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "told"),
+    [
+        (errno.ENOLCK, "unable to lock file", r"HDF5_USE_FILE_LOCKING=\w+ asks for them: set it to FALSE"),
+        (524, "unable to lock file", r"has no locks, and HDF5_USE_FILE_LOCKING"),
+        (errno.EIO, "Input/output error", "The file system refuses it"),
+        (errno.EACCES, "Permission denied", "The file system refuses it"),
+    ],
+)
+def test_an_error_of_the_file_system_is_not_blamed_on_the_data(
+    number: int, said: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, said)
+
+    path = store(daily(), tmp_path / "a.nc")
+    monkeypatch.setattr("espo_luigi.catalog.open.open_netcdf", refuse)
+    with pytest.raises(StoreError, match=told) as error:
+        open_match(match(asset(path, "tasmax")))
+    assert "Download" not in str(error.value)
 
 
 def test_a_zarr_store_without_its_metadata_is_named(tmp_path: Path) -> None:

@@ -185,3 +185,21 @@ def test_names_and_messages_of_others_reach_the_terminal_as_text(tmp_path: Path)
     assert done.returncode == 1
     assert "a\\x1b[2J.nc" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "told"),
+    [
+        ("\ufeff[espo]\n", ["plan"], "espo: luigi.cfg: got a byte order mark, expected text in UTF-8 without it"),
+        ("[espo]\nworkdir = work\n", ["why", "One"], "`espo status` tells how they stand"),
+    ],
+    ids=["byte order mark", "own tasks"],
+)
+def test_a_luigi_cfg_that_does_not_serve_is_told_with_the_remedy(
+    settings: str, words: list[str], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "luigi.cfg").write_text(settings, "utf-8")
+    code = "from espo_luigi.commands.cli import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and told in done.stderr

@@ -1,5 +1,6 @@
 """`espo init` writes a folder that can be run as it is, and overwrites nothing."""
 
+import os
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -188,3 +189,42 @@ def test_an_import_names_files_of_indicators_of_warming_and_of_regions_by_their_
     Path("old/main.yml").write_text("indicators: {module: anuclim}\n")
     assert cli.main(["init", "other", "--import", "old"]) == 0
     assert "module: anuclim\n" in Path("other/config.yml").read_text()
+
+
+def test_an_import_makes_nothing_readable_by_more_people_and_comments_out_what_would_run_as_me(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    older(
+        "old",
+        "[espo]\nconfig = main.yml\nnotify = curl -T x elsewhere\n[smtp]\npassword = xyz\n[slurm]\nsetup =\n  a\n\n"
+        "# b\n  c\naccount = d\n[sge]\n  Python: /theirs/python\n[core]\nlogging-conf-file=l.cfg\n",
+        main="off-diag: {a: {properties: p.yml}}\n",
+        p="{}",
+    )
+    Path("old/luigi.cfg").chmod(0o600)
+    assert cli.main(["init", "new", "--import", "old"]) == 0
+    assert {path.stat().st_mode & 0o077 for path in Path("new").iterdir()} == {0}
+    assert settings_of(Path("new/luigi.cfg")) == {
+        "espo": {"config": "config.yml paths.yml"},
+        "smtp": {"password": "xyz"},
+        "slurm": {"account": "d"},
+        "sge": {},
+        "core": {},
+    }
+    told = capsys.readouterr().out
+    assert "lines of old run something as you" in told and "notify = curl" in told and "/theirs/python" in told
+
+
+@pytest.mark.parametrize("name", ["luigi.cfg", "config.yml", "p.yml"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_an_import_follows_no_link_out_of_the_folder_and_waits_for_no_pipe(
+    name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older("old", "[espo]\nconfig = config.yml\n", config="off-diag: {a: {properties: p.yml}}\n", p="{}")
+    (tmp_path / "secret").write_text("[espo]\npassword: xyz\n")
+    (there := Path("old", name)).unlink()
+    there.symlink_to(tmp_path / "secret") if kind == "link" else os.mkfifo(there)
+    assert cli.main(["init", "new", "--import", "old"]) == 1
+    told = capsys.readouterr().err
+    assert name in told and "xyz" not in told and (kind == "pipe" or "outside of old" in told)
+    assert not Path("new").exists()

@@ -21,7 +21,7 @@ from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import states, why
 
-HINT = "correct its options (where a site forbids to ask for memory: `memory_resource = none`)"
+HINT = "correct its options (where a site forbids `--mem`: `memory_resource = mem-per-cpu` or `none`)"
 NOT_RUN = "no driver is running: give the command of the run again"
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from espo_luigi.driver.board import board, forget_board
 from espo_luigi.driver.install import show_progress_on_stderr
 from espo_luigi.driver.run import Run, each_after_its_needs
 from espo_luigi.driver.status import status_of
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import Failure, StoreError
 
 released: list[str] = []
@@ -251,3 +253,11 @@ def test_the_log_in_a_terminal_has_no_control_characters_of_files_that_it_quotes
     show_progress_on_stderr()
     logging.getLogger("espo_luigi.catalog").warning("%s is dropped:\n\tsaid %s", "a\x1b[2Jb\x9b1mc\u202e", {"n": 1})
     assert screen.getvalue().endswith(" a\\x1b[2Jb\\x9b1mc\\u202e is dropped:\n\tsaid {'n': 1}\n")
+
+
+def test_an_account_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert f"username={os.getuid()})" in EspoWorker._generate_worker_id(object(), {})  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from store_examples import constant, fork, write_for_ever
+from strangers import as_root
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, remove, write_store
@@ -229,3 +231,21 @@ def test_a_zip_that_does_not_fit_leaves_nothing(small_disk: Path, tmp_path: Path
 def test_a_read_only_folder_is_named_with_what_to_do(read_only: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot write .*fixed/a\.zarr \((EROFS|EACCES): .*\); .*point the paths"):
         write_store(constant(1), read_only / "a.zarr", Marker("Write"))
+
+
+@as_root
+def test_a_full_table_of_inodes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "none", tmp_path / "small"], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this container may mount nothing: run where root may")
+    try:
+        (tmp_path / "small" / "a").touch()
+        with pytest.raises(
+            StoreError, match=r"ENOSPC: .*all inodes are taken: delete or pack small files.*0\.001 GB free"
+        ):
+            write_store(xr.Dataset({"x": 1.0}), tmp_path / "small" / "a.zarr", Marker("Work"))
+    finally:
+        subprocess.run(["umount", tmp_path / "small"], check=True)

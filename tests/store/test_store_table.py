@@ -16,7 +16,7 @@ from espo_luigi import store
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.export.folder import is_whole
 from espo_luigi.store.inventory import check_inventory, has_fingerprint, size_bytes
-from espo_luigi.store.table import read_checksums, write_checksums
+from espo_luigi.store.table import read_checksums, read_table, write_checksums, write_table
 
 MARKER = store.Marker("InputCheck", {"sim_id": "SIM"}, config_hash="0123456789ab")
 ROWS = [
@@ -118,3 +118,22 @@ def test_a_marker_of_any_shape_is_a_marker_or_told(tmp_path_factory: pytest.Temp
         check_inventory(folder)
     assert not has_fingerprint(folder, "other")
     assert size_bytes(folder) is not None
+
+
+def test_no_cell_is_a_formula_and_numbers_stay(tmp_path: Path) -> None:
+    texts = [
+        "=HYPERLINK(1)",
+        "@SUM(1)",
+        "+cmd",
+        "-cmd|' /C'!A0",
+        "\t=1",
+        "-3.2",
+        "+1e-05",
+        "-inf",
+        "",
+        "a=1",
+        "-0.5e+3",
+    ]
+    write_table(["a", "n"], [{"a": text, "n": "1"} for text in texts], tmp_path / "t.csv", None)
+    found = [row["a"] for row in read_table(tmp_path / "t.csv")]
+    assert found == [f"'{text}" for text in texts[:5]] + texts[5:]

@@ -214,7 +214,7 @@ _MEANINGS = {
     "bundle": "what a bundle is: steps (the default), array or pilot",
     "pack_at_once": "members of a bundle that run at once; empty: of steps all, of a pilot 1, of an array any number",
     "pack_per_step": "members of a bundle that share a step; empty: 1",
-    "memory_resource": "what memory is called in a job's request; none: jobs ask for no memory",
+    "memory_resource": "name of memory in a job's request (Slurm: mem or mem-per-cpu); none: jobs ask for no memory",
     "memory_per": "whether the request for memory is for each slot or for the whole job (slot, job)",
     "parallel_environment": "of jobs with several CPUs; its allocation_rule has to be $pe_slots",
 }

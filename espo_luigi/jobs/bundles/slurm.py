@@ -133,10 +133,11 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
 def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
     """Return the options of a step's srun, and the command of the step."""
     first, packing = bundle.members[members[0]], bundle.bundling
-    memory, gres = _memory_bytes(first) * len(members), getattr(first.options, "gres", None)
+    gres, n = getattr(first.options, "gres", None), len(members)
+    memory = memory_asked(first.options, _memory_bytes(first) * n, first.cpus_per_task * n)
     options = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
-        *sizes(nodes=1, ntasks=len(members), cpus_per_task=first.cpus_per_task, **memory_asked(first.options, memory)),
+        *sizes(nodes=1, ntasks=n, cpus_per_task=first.cpus_per_task, **memory),
         *([f"--gres={checked('gres', gres)}"] if gres else []),
         f"--job-name={first.name}",
         f"--output={first.log_pattern.removesuffix(_TASK_LOG)}%t.out",

@@ -63,11 +63,11 @@ import sys
 
 sys.path.extend(folder for folder in {folders!r} if folder not in sys.path)
 try:
-    from espo_luigi.files import drop_shared_numba_cache
+    from espo_luigi.files import ensure_numba_cache
 except ImportError:
     pass
 else:
-    if fault := drop_shared_numba_cache():
+    if fault := ensure_numba_cache():
         print(fault, file=sys.stderr)
 """
 
@@ -87,6 +87,8 @@ exit $code"""
 # on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
 # spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
 _SETTINGS_IN_PROCESS = {f"distributed.worker.memory.{name}": False for name in ("spill", "pause", "terminate")}
+# Nothing leaves the process, and Dask would not start where the user's own settings require it.
+_SETTINGS_IN_PROCESS |= {"distributed.comm.require-encryption": False}
 
 
 @contextmanager

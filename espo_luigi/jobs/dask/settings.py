@@ -40,6 +40,8 @@ SETTINGS: dict[str, Any] = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.comm.timeouts.connect": "120s",
+    # The user's own link may have variables of a JupyterHub, which a job lacks.
+    "distributed.dashboard.link": "{scheme}://{host}:{port}/status",
     "logging.distributed": "warning",
 }
 

@@ -186,7 +186,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.REFUSED: Consequences(
         "refused by {scheduler}",
         "{submit} refused it",
-        "correct its options (where a site forbids to ask for memory: `memory_resource = none`)",
+        "correct its options (where a site forbids `--mem`: `memory_resource = mem-per-cpu` or `none`)",
         _NEVER,
         forgets=True,
     ),

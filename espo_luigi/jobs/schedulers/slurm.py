@@ -68,7 +68,7 @@ _RESERVED = frozenset(
 class SlurmOptions(PackOptions):
     """Options of sbatch that are keys of luigi.cfg and parameters of tasks; no other list of them exists.
 
-    ``memory_resource = none`` asks for no memory, where the site forbids ``--mem``.
+    Where the site forbids ``--mem``, ``memory_resource = mem-per-cpu`` asks for each CPU's share, ``none`` for nothing.
     """
 
     partition: str | None = None
@@ -110,18 +110,23 @@ def log_path(pattern: str, job_id: str) -> str:
 
 def sizes(**asked: int | str) -> list[str]:
     """Return `nodes`, `cpus_per_task`, bytes of `memory`, … as options of salloc, sbatch and srun."""
-    texts = {
-        "mem" if name == "memory" else name: f"{mib(int(n))}M" if name == "memory" else n for name, n in asked.items()
-    }
+    names = {"memory": "mem", "memory_per_cpu": "mem-per-cpu"}
+    texts = {names.get(name, name): f"{mib(int(n))}M" if name in names else n for name, n in asked.items()}
     return [f"--{name.replace('_', '-')}={text}" for name, text in texts.items()]
 
 
-def memory_asked(options: object, memory_bytes: int) -> dict[str, int]:
-    """Return the `memory` for `sizes`; nothing if `memory_resource` leaves it out. Raises SubmissionError."""
+def memory_asked(options: object, memory_bytes: int, cpus: int) -> dict[str, int]:
+    """Return the memory of so many CPUs, on one node, for `sizes`; nothing if `memory_resource` leaves it out.
+
+    Raises SubmissionError.
+    """
     resource = getattr(options, "memory_resource", "mem")
-    if resource not in ("mem", "none"):
-        raise SubmissionError(f"memory_resource: {resource!r}; expected 'mem', or 'none' to ask for no memory")
-    return {} if resource == "none" else {"memory": memory_bytes}
+    if resource not in (known := {"mem": "memory", "mem-per-cpu": "memory_per_cpu", "none": ""}):
+        raise SubmissionError(
+            f"memory_resource: {resource!r}; expected 'mem', 'mem-per-cpu', or 'none' to ask for no memory"
+        )
+    amount = -(-memory_bytes // cpus) if resource == "mem-per-cpu" else memory_bytes
+    return {known[resource]: amount} if known[resource] else {}
 
 
 def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
@@ -140,7 +145,7 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         *_places(getattr(options, "nodes", None) or "1", ntasks),
         *sizes(
             cpus_per_task=positive("cpus_per_task", values.cpus_per_task),
-            **memory_asked(options, positive("memory", values.memory_bytes)),
+            **memory_asked(options, positive("memory", values.memory_bytes), values.cpus_per_task * ntasks),
             time=positive("time_minutes", values.time_minutes),
         ),
     ]
@@ -198,7 +203,10 @@ def _extra(name: str, value: str) -> str:
     if not DIRECTIVE.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not a directive's long name without dashes, such as 'reservation'")
     if name in _RESERVED:
-        raise SubmissionError(f"extra: --{name} is set by the engine, or would make one submission more than one job")
+        how = "; `memory_resource` chooses how memory is asked for" if name.startswith("mem") else ""
+        raise SubmissionError(
+            f"extra: --{name} is set by the engine, or would make one submission more than one job{how}"
+        )
     if name in (*_NAMED, "exclude"):
         raise SubmissionError(f"extra: --{name} has an option of its own: give it as {name!r}")
     return f"--{name}={checked(name, value)}" if value else f"--{name}"
@@ -228,16 +236,28 @@ def usage(job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     ]
 
 
+# They choose the cluster. Our commands ask and answer for the cluster of SLURM_CONF alone.
+_OTHER_CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SBATCH_CLUSTER_CONSTRAINT")
 # A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables
 # are dropped. They would change the request (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…) or the form of answers
 # (answers.SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).
-USERS_OPTIONS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
+USERS_OPTIONS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", *(f"{USER_VARIABLES}{name}" for name in USERS_OPTIONS)})
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of Slurm's commands, in UTC: the hour that a local clock repeats would mix up runs."""
+    """Return the environment of Slurm's commands, in UTC: the hour that a local clock repeats would mix up runs.
+
+    Raises SubmissionError if it chooses a cluster other than the job's around this process.
+    """
+    for name in _OTHER_CLUSTERS:
+        if (chosen := environ.get(name)) and chosen != environ.get("SLURM_CLUSTER_NAME"):
+            raise SubmissionError(
+                f"{name}={chosen} chooses a cluster, and jobs would go to that of SLURM_CONF; expected no such "
+                f"variable. Nothing was submitted. Give `unset {name}`, and work on a login node of {chosen}, or set "
+                "SLURM_CONF to the slurm.conf of that cluster"
+            )
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DROPPED_PREFIXES)}
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
@@ -254,7 +274,10 @@ def step_command(
 
     The step reads the command's standard input, and so sees the end of the process that started the command.
     """
-    size = {"cpus_per_task": resources.cpus_per_task, **memory_asked(options, resources.memory_bytes)}
+    size = {
+        "cpus_per_task": resources.cpus_per_task,
+        **memory_asked(options, resources.memory_bytes, resources.cpus_per_task),
+    }
     place = ("--exclusive", *sizes(nodes=1, ntasks=1, **size), f"--nodelist={node}", "--mpi=none")
     return ("srun", f"--jobid={job_id}", *place, f"--job-name={safe(rule, 60)}", *argv)
 
@@ -281,6 +304,8 @@ def given(environ: Mapping[str, str]) -> dict[str, int]:
     amounts = {}
     if "SLURM_CPUS_PER_TASK" in environ:
         amounts["cpus_per_task"] = int(environ["SLURM_CPUS_PER_TASK"])
+    if per_cpu := environ.get("SLURM_MEM_PER_CPU"):
+        amounts["memory_bytes"] = int(per_cpu) * amounts.get("cpus_per_task", 1) * MIB
     if environ.get("SLURM_MEM_PER_NODE", "0") != "0":  # 0 means all memory of the node
         amounts["memory_bytes"] = int(environ["SLURM_MEM_PER_NODE"]) * MIB
     return amounts

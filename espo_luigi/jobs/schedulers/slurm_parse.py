@@ -285,7 +285,10 @@ def _seconds(text: str) -> float:
 
 # What a job asks for. Words about none of it, such as "Not allowed at this time", may hold only for a while.
 _ASKED = r"(--\w+|\b(partition|account|qos|memory|mem|cpu|gpu|constraint|(?<!this )(?<!any )(wall)?time)s?\b)"
-_FORBIDDEN = r"(not allowed|not supported|needs? to be|(is|are) required|too long)"
+_FORBIDDEN = (
+    r"(not (allowed|supported|accepted|permitted|possible)|needs? to be|(is|are) required|too long|forbidden|disabled"
+    r"|prohibited|instead|\bonly\b|must|(please|do not|don't) (use|give|specify|request|set|ask))"
+)
 
 # Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
@@ -358,9 +361,10 @@ def parse_drained(text: str) -> list[str]:
     nodes: dict[tuple[str, str], dict[str, None]] = {}
     for line in text.splitlines():
         node, _, reason = line.strip().partition("|")
-        for phrase, meaning in _DRAINED_BY_SLURM:
-            if phrase.lower() in reason.lower():
-                nodes.setdefault((reason, meaning), {})[node] = None
+        known = (meaning for phrase, meaning in _DRAINED_BY_SLURM if phrase.lower() in reason.lower())
+        # A reason may have several phrases, and is told once.
+        if meaning := next(known, ""):
+            nodes.setdefault((reason, meaning), {})[node] = None
     return [
         f"Slurm drained {', '.join(names)} ({reason}: {meaning}), and starts nothing there: an administrator, once no "
         f"process of a job is left there, gives `scontrol update nodename={','.join(names)} state=resume`"

@@ -37,7 +37,7 @@ def test_steps_of_an_allocation_ask_for_no_memory_where_luigi_cfg_says_so(monkey
     monkeypatch.setattr(engines._held, "hold", lambda lock: None)
     get_config().set("slurm", "memory_resource", "none")
     engines._made("allocation")
-    assert slurm.memory_asked(made[0], 2**30) == {}
+    assert slurm.memory_asked(made[0], 2**30, 1) == {}
 
 
 def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:

@@ -200,3 +200,13 @@ def test_workers_on_other_nodes_find_settings_and_modules_in_a_private_folder_an
         done = subprocess.run([sys.executable, preload], env=environ, capture_output=True, text=True, check=True)
     assert done.stderr.startswith(f"NUMBA_CACHE_DIR = {shared} is not used") and done.stderr.endswith("\n")
     assert not folder.exists()
+
+
+def test_dasks_own_settings_of_a_hub_or_a_site_do_not_stop_a_session() -> None:
+    of_others = {
+        "distributed.dashboard.link": "{JUPYTERHUB_SERVICE_PREFIX}proxy/{port}/status",
+        "distributed.comm.require-encryption": True,
+    }
+    with dask.config.set(of_others), dask_session(Resources(1, 1, "1GB"), dashboard=False) as client:
+        assert client.submit(abs, -1).result() == 1
+        assert client.dashboard_link is None or "JUPYTER" not in client.dashboard_link

@@ -275,3 +275,15 @@ def test_a_job_works_inside_its_tasks_guard(monkeypatch: pytest.MonkeyPatch, tmp
     result = node._run(an_order(tmp_path, "Guarded"), job.work)
     assert (tmp_path / "worked").exists()
     assert (result["outcome"], result["exception"]) == ("input", "InputChangedError: gone")
+
+
+def test_what_luigi_gives_to_tasks_of_its_own_processes_is_logged_in_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    class Tells(SlurmTask):
+        def work(self) -> None:
+            self.set_status_message("half way")
+            self.set_progress_percentage(50)
+            self.set_tracking_url("http://localhost:1")
+
+    with caplog.at_level(logging.INFO):
+        job._call_work(Tells())
+    assert "Tells.set_status_message: half way" in caplog.text and "Tells.set_progress_percentage: 50" in caplog.text

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, chunked
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
@@ -21,6 +22,7 @@ from espo_luigi.jobs.schedulers.slurm import (
     log_path,
     log_pattern,
     render,
+    step_command,
 )
 from espo_luigi.jobs.schedulers.slurm_parse import (
     STATES,
@@ -126,7 +128,7 @@ def test_sizes_below_one_are_refused(field: str) -> None:
 def test_no_memory_is_asked_for_where_the_site_forbids_that() -> None:
     asked = directives(replace(PLAIN, options=SlurmOptions(memory_resource="none")))
     assert asked == tuple(one for one in directives(PLAIN) if one != "--mem=61440M")
-    with pytest.raises(SubmissionError, match="memory_resource: 'h_vmem'; expected 'mem', or 'none'"):
+    with pytest.raises(SubmissionError, match="memory_resource: 'h_vmem'; expected 'mem', 'mem-per-cpu', or 'none'"):
         directives(replace(PLAIN, options=SlurmOptions(memory_resource="h_vmem")))
 
 
@@ -320,11 +322,10 @@ def test_of_the_users_environment_only_what_says_which_slurm_who_pays_and_where_
     said = {
         "SBATCH_WAIT": "1",
         "SBATCH_ARRAY_INX": "0-3",
-        "SBATCH_CLUSTERS": "x",
         "SQUEUE_FORMAT": "%i",
         "SLURM_X": "1",
     }
-    said |= {"SLURM_CLUSTERS": "x", "SACCT_FORMAT": "JobID", "SCANCEL_STATE": "PENDING", "SBATCH_MEM_PER_CPU": "1"}
+    said |= {"SACCT_FORMAT": "JobID", "SCANCEL_STATE": "PENDING", "SBATCH_MEM_PER_CPU": "1"}
     kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "def-me", "SBATCH_QOS": "q", "HOME": "/home/me"}
     assert environment(said | kept) == kept | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
@@ -377,6 +378,11 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
          "Unspecified error", "UNCLEAR"),
         ("sbatch: error: An account is required (-A)", "PERMANENT"),
         ("sbatch: error: The time limit of this job is too long for short", "PERMANENT"),
+        ("sbatch: error: --mem is forbidden here, use --mem-per-cpu sbatch: error: Batch job submission failed: "
+         "Unspecified error", "PERMANENT"),
+        ("sbatch: error: Please use --mem-per-cpu instead of --mem", "PERMANENT"),
+        ("sbatch: error: You must give a partition", "PERMANENT"),
+        ("sbatch: error: only 500 jobs in the queue at a time", "PASSING"),
         ("sbatch: error: You need not give memory: it is not allowed to give --mem here", "PERMANENT"),
     ],
 )  # fmt: skip
@@ -403,3 +409,32 @@ def test_lists_of_jobs_are_cut_to_the_length_of_an_argument() -> None:
     assert [word for group in groups for word in group] == ids
     assert max(len(",".join(group)) for group in groups) <= 1000
     assert chunked([]) == []
+
+
+def test_memory_is_asked_for_each_cpu_where_the_site_wants_it_so() -> None:
+    options = SlurmOptions(memory_resource="mem-per-cpu")
+    values = replace(PLAIN, options=options, cpus_per_task=3, memory_bytes=10 * 2**30)
+    memory = [one for one in directives(values) if one.startswith("--mem")]
+    assert memory == ["--mem-per-cpu=3414M"]
+    assert [one for one in directives(values, ntasks=2) if one.startswith("--mem")] == ["--mem-per-cpu=1707M"]
+    step = step_command("8", "n3", "A", Resources(1, 3, "10GB"), options, ())
+    assert "--mem-per-cpu=3414M" in step and not any(one.startswith("--mem=") for one in step)
+    # The job takes what it was given: no less than it asked for.
+    given = slurm.given({"SLURM_CPUS_PER_TASK": "3", "SLURM_MEM_PER_CPU": "3414"})
+    assert given == {"cpus_per_task": 3, "memory_bytes": 3 * 3414 * 2**20}
+
+
+@pytest.mark.parametrize("name", ["SLURM_CLUSTERS", "SBATCH_CLUSTERS"])
+def test_an_environment_that_chooses_another_cluster_is_refused(name: str) -> None:
+    with pytest.raises(SubmissionError, match=f"{name}=second chooses a cluster.*Nothing was submitted.*unset {name}"):
+        slurm.environment({name: "second", "SLURM_CLUSTER_NAME": "first"})
+    assert name not in slurm.environment({name: "second", "SLURM_CLUSTER_NAME": "second"})
+    assert slurm.environment({name: "", "SBATCH_WCKEY": "science"})["SBATCH_WCKEY"] == "science"
+
+
+def test_a_drained_node_is_told_once_whatever_its_reason_says() -> None:
+    from espo_luigi.jobs.schedulers.slurm_parse import _DRAINED_BY_SLURM, parse_drained
+
+    reason = " and ".join(phrase for phrase, _ in _DRAINED_BY_SLURM)
+    (sentence,) = parse_drained(f"n1|{reason}\nn1|{reason}\nn2|{reason}\n")
+    assert sentence.count("Slurm drained n1, n2") == 1

@@ -38,6 +38,7 @@ from espo_luigi.files import (
     lives,
     open_own,
     private_mode,
+    process_room,
     process_start,
     read_object,
     ready_standard_streams,
@@ -358,7 +359,7 @@ def _end_with_driver(parent: int | str) -> None:
     """
     if isinstance(parent, int):
         began = process_start(parent)
-        while lives(parent, began):
+        while lives(parent, began, process_room()) is not False:
             time.sleep(_PARENT_LOOK_SECONDS)
     else:
         while os.read(0, 4096):

@@ -100,7 +100,7 @@ def _refuse_second(path: Path, commands: Commands) -> None:
     note = Note.read(path)
     if note is None or not note.job_id:
         return
-    rows = commands.jobs()
+    rows = commands.jobs([note.job_id])
     if rows is None:
         raise SubmissionError(f"Slurm did not say what job {note.job_id} is ({commands.silence}); try again later")
     for row in rows:

@@ -26,6 +26,7 @@ from espo_luigi.jobs.schedulers.gridengine import (
     log_pattern,
     parse_qacct,
     parse_qstat,
+    parse_qstat_j,
     phase_of,
     refusal,
     render,
@@ -398,3 +399,25 @@ def test_the_folder_of_a_job_that_is_not_there_is_not_used(monkeypatch: pytest.M
     assert schedulers.node_folder() is None
     folder.mkdir()
     assert schedulers.node_folder() == str(folder)
+
+
+_BY_ID = """<?xml version='1.0'?>
+<detailed_job_info>
+  <djob_info>
+    <element><JB_job_number>1</JB_job_number><JB_owner>root</JB_owner><JB_job_name>espo.run.A.1</JB_job_name>
+      <JB_ja_tasks><ulong_sublist><JAT_status>128</JAT_status></ulong_sublist></JB_ja_tasks></element>
+    <element><JB_job_number>2</JB_job_number><JB_job_name>espo.run%402.B.1</JB_job_name></element>
+    <element><JB_job_number>3</JB_job_number><JB_job_name>espo.run.C.1</JB_job_name>
+      <JB_ja_tasks><ulong_sublist><JAT_status>1152</JAT_status></ulong_sublist></JB_ja_tasks></element>
+  </djob_info>
+</detailed_job_info>
+"""
+
+
+def test_jobs_that_a_sites_defaults_hide_are_read_by_id() -> None:
+    rows = {row.name: (row.job_id, row.phase) for row in parse_qstat_j(_BY_ID)}
+    expected = {"run.A.1": ("1", Phase.RUNNING), "run@2.B.1": ("2", Phase.PENDING), "run.C.1": ("3", Phase.LEAVING)}
+    assert rows == expected
+    assert parse_qstat_j("<?xml version='1.0'?>\n<unknown_jobs >\n <ST_name>9</ST_name>\n</unknown_jobs>\n") == []
+    with pytest.raises(ValueError, match="the end is missing"):
+        parse_qstat_j(_BY_ID[:200])

@@ -143,6 +143,11 @@ class JobFiles:
         )
 
     @property
+    def claim(self) -> Path:
+        """The claim of a job of the local engine; schedulers' jobs have theirs in the state folder."""
+        return self.heartbeat.with_suffix(".claim")
+
+    @property
     def workdir(self) -> Path:
         """The run's work folder."""
         return self.order.parents[2]

@@ -51,7 +51,13 @@ from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, is_final, write_json
 from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.jobs.schedulers.script import (
+    ATTEMPT_VARIABLE,
+    CLAIM_VARIABLE,
+    LATE_VARIABLE,
+    OWNER_VARIABLE,
+    START_VARIABLE,
+)
 from espo_luigi.machine import end_with, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
@@ -93,6 +99,10 @@ def run_order(path: Path, work: Work) -> int:
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
+    if claim := values.get("claim"):
+        # A scheduler's job has them from its script.
+        os.environ |= {CLAIM_VARIABLE: str(order.files.claim), OWNER_VARIABLE: claim}
+        os.environ.pop(START_VARIABLE, None)
     if _done_before(order.files.result, schedulers.job_id()):
         return 0
     if parent is not None:

@@ -49,7 +49,7 @@ USER_VARIABLES = ""
 SCRATCH = "$TMP"
 FORGETS_CANCELLED = True
 # A site's `qsub` may drop ``-terse``.
-ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
+ID_FORMS: tuple[str, ...] = (r"\bYour job(?:-array)? (\d+)[ .]", r"^\s*(\d+)(?:\.\d+-\d+:\d+)?\s*$")
 CANCEL: tuple[str, ...] = ("qdel",)
 HAS_ENDED: tuple[str, ...] = ("does not exist",)
 NO_ACCOUNTING = ""
@@ -183,7 +183,9 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
 
 
 def render(values: ScriptValues) -> str:
-    return render_script(values, header(values), "$JOB_ID")
+    # A site's defaults may make any job an array (sge_request: -t), whose tasks share the id.
+    owner = "$JOB_ID.${SGE_TASK_ID:-undefined}\njob_id=${job_id%.undefined}"
+    return render_script(values, header(values), owner)
 
 
 def header(values: ScriptValues) -> list[str]:
@@ -307,7 +309,9 @@ def parse_qstat(text: str) -> list[Row]:
     if not text.rstrip().endswith("</job_info>"):
         raise ValueError(f"the end is missing: {text[-80:]!r}")
     # By patterns, as the strange name of a single job would make the whole answer invalid XML.
-    return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+    rows = [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+    # Of an array, the task that has come furthest is last, and counts.
+    return sorted(rows, key=lambda row: row.phase is not Phase.PENDING)
 
 
 # The letters of a state for the bits of `JAT_status`; a task that waits has none of them, or no status.

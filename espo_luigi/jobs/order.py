@@ -97,7 +97,7 @@ def is_final(result: Mapping[str, Any] | None) -> bool:
 
     An error after a signal to end may be the signal's work.
     """
-    return bool(result) and result.get("outcome") in FINAL and not result.get("told_to_end")
+    return result is not None and result.get("outcome") in FINAL and not result.get("told_to_end")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,15 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from strangers import NOBODY, as_root, reachable
 
 from espo_luigi import files
+from espo_luigi.jobs.engine import BatchEngine
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.driver_job import Note
+from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import BatchSettings
 
 _HOLD = (
     "import sys; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
@@ -142,6 +150,23 @@ def test_a_note_of_a_drivers_job_that_cannot_be_read_for_a_moment_is_read_again(
     failing(path, errno.EACCES)
     with pytest.raises(PermissionError):
         Note.read(path)
+
+
+def test_an_order_that_cannot_be_read_for_a_moment_is_not_overwritten(
+    tmp_path: Path, failing: Callable[..., None]
+) -> None:
+    order = JobOrder("id", "R", "m", "R", {}, {}, Resources(), JobFiles.of(tmp_path, "R", {}), configuration="new")
+    replace(order, configuration="its job's").write()
+    said, store, settings = order.files.order.read_text(), RecordStore(tmp_path), BatchSettings(workdir=tmp_path)
+    store.create_folders()
+    task = task_name(settings.run, order.family, order.wildcards, store.salt)
+    store.save(Record(task, "R", {}, 1, 1, "log", state=JobState.QUEUED, job_id="7"))
+    engine = BatchEngine.__new__(BatchEngine)
+    engine.__dict__ |= {"_settings": settings, "_manager": SimpleNamespace(store=store)}
+    failing(order.files.order, errno.ESTALE)
+    with pytest.raises(OSError, match="Stale"):
+        engine._write(order)
+    assert order.files.order.read_text() == said
 
 
 def test_only_displays_take_what_cannot_be_read_for_absent() -> None:

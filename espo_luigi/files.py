@@ -157,7 +157,7 @@ def load_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file, or None while it cannot be read."""
+    """A JSON object from a file, or None while it cannot be read: to display it. Decisions need `read_object`."""
     try:
         return read_object(path)
     except OSError:
@@ -375,24 +375,46 @@ def make_private(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & others
 
 
-def process_start(pid: int) -> str | None:
-    """Return when a process of this machine started, in ticks since boot; None for a dead process or a zombie.
+@functools.cache
+def process_room() -> str:
+    """Return the boot and the PID namespace in which this process has its number; empty if they cannot be known."""
+    with contextlib.suppress(OSError):
+        # A container may have the /proc of its host, where numbers mean other processes.
+        if os.readlink("/proc/self") == str(os.getpid()):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return ""
 
-    Empty if that cannot be known: another user's process may be hidden, or this process has no file descriptor left.
+
+def process_start(pid: int) -> str:
+    """Return when a process of this room started, in ticks since boot; empty if that cannot be read."""
+    return (_stat_fields(pid) or [""] * 20)[19]
+
+
+def _stat_fields(pid: int) -> list[str]:
+    # Another user's process may be hidden (hidepid), or this process has no file descriptor left.
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def lives(pid: int, started: object, room: object) -> bool | None:
+    """Return whether the process lives that `started` then in that `process_room`; None if that cannot be known.
+
+    Only False allows to conclude that it is dead. A zombie is dead; a later process may have the same number.
     """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    if not room or room != process_room() or pid < 1:
         return None
-    except OSError:
-        return ""
-    return None if fields[0] == "Z" else fields[19]
-
-
-def lives(pid: int, started: str | None) -> bool:
-    """Return whether the process that `started` then may be alive; a later process may have the same number."""
-    now = process_start(pid)
-    return now is not None and ("" in (now, started) or now == started)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    fields = _stat_fields(pid)
+    if not fields:
+        return None
+    return fields[0] != "Z" and (fields[19] == started if started else None)
 
 
 def ready_standard_streams(encoding: str | None = None) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import MOST_BYTES, keep_rights, open_new, parse_json, write_new
+from espo_luigi.files import MOST_BYTES, keep_rights, open_new, parse_json, process_room, write_new
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -55,9 +55,15 @@ def _token(host: str, pid: int) -> str:
 
 
 def process_name() -> str:
-    """Return the part of hidden names that says which process on which host made them."""
+    """Return the part of hidden names that says which process on which host made them, and in which room."""
     host, pid = socket.gethostname(), os.getpid()
-    return f"{host}-{pid}-{_token(host, pid)}"
+    return f"{host}-{pid}-{room_digits()}{_token(host, pid)}"
+
+
+@functools.cache
+def room_digits() -> str:
+    """Return 8 digits of this process's room: its boot and PID namespace."""
+    return hashlib.sha256(process_room().encode()).hexdigest()[:8]
 
 
 def partial_path(path: Path) -> Path:

@@ -186,13 +186,17 @@ def test_a_cache_of_machine_code_that_others_reach_is_forgotten_with_a_sentence(
 
 def test_a_process_is_known_by_its_start_until_it_is_dead() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    began = files.process_start(process.pid)
-    assert began is not None and began == files.process_start(process.pid)
+    began, room = files.process_start(process.pid), files.process_room()
+    assert room and began and files.lives(process.pid, began, room) is True
+    assert files.lives(process.pid, "1", room) is False, "a later process has the number"
+    assert files.lives(process.pid, "", room) is None, "it may be a later process"
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert files.process_start(process.pid) is None, "a zombie is dead"
+    assert files.lives(process.pid, began, room) is False, "a zombie is dead"
     process.communicate()
-    assert files.process_start(process.pid) is None
+    assert files.lives(process.pid, began, room) is False
+    for elsewhere in ("", None, room[:-1]):
+        assert files.lives(process.pid, began, elsewhere) is None, "in another container, or before a reboot"
 
 
 def test_a_cache_of_machine_code_that_is_not_there_yet_is_made_for_its_owner_alone(
@@ -250,11 +254,11 @@ def test_a_process_whose_start_cannot_be_read_may_live(monkeypatch: pytest.Monke
     def refuse(path: Path) -> str:
         raise OSError(errno.EMFILE, "too many open files")
 
-    began = files.process_start(os.getpid())
-    assert files.lives(os.getpid(), began) and not files.lives(os.getpid(), "1") and not files.lives(2**22 + 1, "")
+    began, room = files.process_start(os.getpid()), files.process_room()
     monkeypatch.setattr(Path, "read_text", refuse)
     assert files.process_start(os.getpid()) == ""
-    assert files.lives(os.getpid(), began)
+    assert files.lives(os.getpid(), began, room) is None
+    assert files.lives(2**22 + 1, "", room) is False
 
 
 STREAMS = """

@@ -30,7 +30,15 @@ from espo_luigi.demo.make import ensure_demo
 from espo_luigi.errors import CatalogError, EspoError, StoreError
 from espo_luigi.publication.catalogue import add_to_catalogue, alone
 from espo_luigi.publication.origin import METADATA_NAME, OF_OURS, RELATIONS
-from espo_luigi.replacing import by_manifest, delete, is_hidden_name, partial_path, write_manifest, write_ours
+from espo_luigi.replacing import (
+    by_manifest,
+    delete,
+    is_hidden_name,
+    partial_path,
+    room_digits,
+    write_manifest,
+    write_ours,
+)
 from espo_luigi.report.make import write_report
 from espo_luigi.report.reading import RunView
 from espo_luigi.store import Marker, pack, remove, write_page, write_store, write_table
@@ -277,7 +285,7 @@ def test_of_a_hidden_name_only_ours_are_deleted_or_found_to_be_left_over(tmp_pat
         os.utime(tmp_path / name, (0, 0))
         with pytest.raises(StoreError, match="was not deleted: expected a hidden name"):
             delete(tmp_path / name)
-    ours = tmp_path / f".a.zarr.{socket.gethostname()}-999999999-0123456789abcdef.partial"
+    ours = tmp_path / f".a.zarr.{socket.gethostname()}-999999999-{room_digits()}0123456789abcdef.partial"
     ours.mkdir()
     assert list(abandoned_partials(tmp_path)) == [ours]
     remove(tmp_path / "a.zarr")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
-from espo_luigi.files import read_json
+from espo_luigi.files import read_object
 from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
@@ -88,7 +88,7 @@ class BatchEngine:
         store = self._manager.store
         record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
         # The job of an earlier driver has read, or will read, the order that is there.
-        theirs = read_json(order.files.order) if record is not None and record.is_out else None
+        theirs = read_object(order.files.order) if record is not None and record.is_out else None
         if theirs is None:
             order.write()
         elif (configuration := str(theirs.get("configuration", ""))) != order.configuration:

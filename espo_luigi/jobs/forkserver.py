@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import ProcessLimitError
-from espo_luigi.files import lives, open_own, process_start
+from espo_luigi.files import lives, open_own, process_room, process_start
 from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
 from espo_luigi.machine import end_with
@@ -42,7 +42,7 @@ class Child:
 
     def __init__(self) -> None:
         self.pid = 0
-        self.began: str | None = None
+        self.began = ""
         self.refused = ""
         self.stopped_at: float | None = None
         self.ended = threading.Event()
@@ -124,7 +124,7 @@ class ForkServer:
             child.stop()
         for child in running:
             # A job that is told dead may be started again.
-            while not self._closed and lives(child.pid, child.began):
+            while not self._closed and lives(child.pid, child.began, process_room()) is not False:
                 time.sleep(_LOOK_SECONDS)
             child.ended.set()
 

@@ -5,19 +5,22 @@ A `Launcher` starts the jobs: `Forks` on this machine, `srun.Steps` on the nodes
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
-from espo_luigi.files import read_json, read_object
+from espo_luigi.files import age_of, create_whole, lives, read_json, read_object, read_text
 from espo_luigi.jobs.forkserver import Child, ForkServer
-from espo_luigi.jobs.lock import HeldLocks
+from espo_luigi.jobs.lock import HeldLocks, this_process
 from espo_luigi.jobs.order import (
     JobOrder,
     JobState,
@@ -39,6 +42,9 @@ logger = logging.getLogger(__name__)
 KILLED = "killed, or out of memory"
 # Luigi starts tasks that are ready together within some milliseconds.
 _READY_TOGETHER_SECONDS = 0.2
+# A job whose process cannot be looked for from here counts as dead after so long, and so many beats, of silence.
+_SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -228,9 +234,14 @@ class LocalEngine:
             if self._over or order.id in self._cancelled:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             order = replace(order, resources=given)
-            self._prepare(order)
+            claim = self._prepare(order)
             order.on_progress(Progress("running", state=JobState.RUNNING, given=given))
-            self._carry_out(order, node)
+            try:
+                self._carry_out(order, node)
+            finally:
+                with suppress(OSError):
+                    if read_text(order.files.claim) == claim:
+                        order.files.claim.unlink()
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
 
@@ -279,24 +290,52 @@ class LocalEngine:
         with self._lock:
             self._launcher.close()
 
-    def _prepare(self, order: JobOrder) -> None:
-        def write() -> None:
+    def _prepare(self, order: JobOrder) -> str:
+        """Write the job's files; return the text of its claim."""
+
+        def write() -> str:
             # While this process was suspended, a second driver may have taken over the work.
             if not self._locks.still_held():
                 raise JobError(Failure(order.label, "not started: another driver has taken over"))
-            order.write(parent=self._launcher.parent)
+            claim = self._claim(order)
+            order.write(parent=self._launcher.parent, claim=claim)
             for stale in (order.files.result, order.files.heartbeat):
                 stale.unlink(missing_ok=True)
+            return claim
 
         try:
             # All jobs' files are on the same disk: after a wait in vain, the next jobs are tried once.
-            persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
+            claim = persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
         except OSError as error:
             self._waited_in_vain = True
             why = f"not started, as its files cannot be written: {error}"
             remedy = "see to that disk (space, quota), and run again"
             raise JobError(Failure(order.label, why, remedy=remedy)) from error
         self._waited_in_vain = False
+        return claim
+
+    def _claim(self, order: JobOrder) -> str:
+        """Create the claim on the order's work, which names this driver; return its text.
+
+        This is the second line after the locks. Waits until another driver's job is dead or silent; raises JobError if
+        the other driver lives.
+        """
+        path, mine, until = order.files.claim, this_process(), None
+        silent_after = max(_SILENT_SECONDS, _SILENT_BEATS * order.beat_seconds)
+        while (holder := read_object(path)) is not None and any(holder.get(name) != mine[name] for name in mine):
+            alive, silent = lives(int(holder.get("pid", 0)), holder.get("started"), holder.get("room")), _silence(order)
+            if alive is False or (alive is None and silent >= silent_after):
+                break
+            until = until or time.monotonic() + silent_after
+            if alive or time.monotonic() >= until or self._stopping:
+                why = f"not started: process {holder.get('pid')} on {holder.get('host')}, another driver, works on it"
+                remedy = f"stop that driver, and run again; remove {path} if you know that it is dead"
+                raise JobError(Failure(order.label, f"{why}; heard of {silent:.0f} s ago", remedy=remedy))
+            time.sleep(_LOOK_SECONDS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        create_whole(path, claim := json.dumps({**mine, "job": secrets.token_hex(4)}))
+        return claim
 
     def _carry_out(self, order: JobOrder, node: str) -> None:
         """Start the job, and wait until it has ended."""
@@ -312,3 +351,12 @@ class LocalEngine:
         del self._children[order.id]
         if child.refused:
             raise JobError(Failure(order.label, f"not started: {child.refused}"))
+
+
+def _silence(order: JobOrder) -> float:
+    """Return for how many seconds a job has given no sign of life."""
+    ages = [math.inf]
+    for path in (order.files.heartbeat, order.files.claim):
+        with suppress(FileNotFoundError):
+            ages.append(age_of(path))
+    return min(ages)

@@ -18,8 +18,8 @@ from espo_luigi.errors import EspoError
 from espo_luigi.files import (
     lives,
     open_own,
+    process_room,
     process_start,
-    read_json,
     read_object,
     server_time,
     this_version,
@@ -43,7 +43,8 @@ class SecondDriverError(EspoError):
 class DriverLock:
     """The file ``driver.lock``: host, process id and start of its driver, which refreshes it while it lives.
 
-    A driver on a different host counts as dead after `stale_after_seconds` of silence; 900 s, so that pauses of the
+    A driver whose process cannot be looked for from here, as it is on a different host, in a different container,
+    before a reboot, or hidden, counts as dead after `stale_after_seconds` of silence; 900 s, so that pauses of the
     file server that lose many refreshes in a row do no harm. The lock names the `engine` of a driver without a
     scheduler, because such a driver takes no requests to stop.
     """
@@ -55,7 +56,7 @@ class DriverLock:
         self._guard = folder / f".{name.removeprefix('.')}.guard"
         self._stale_after = stale_after_seconds
         self._said = {"version": this_version()} | ({"engine": engine} if engine else {})
-        self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
+        self._mine = this_process()
 
     def acquire(self) -> None:
         """Take the lock. Raises SecondDriverError when a driver that may be alive holds it."""
@@ -65,6 +66,8 @@ class DriverLock:
                 there = f"in {holder['started_in']}" if holder.get("started_in") else "there"
                 theirs, ours = holder.get("version", this_version()), this_version()
                 version = "" if theirs == ours else f" (espo_luigi {theirs}; this is {ours})"
+                if holder["host"] == self._mine["host"] and holder.get("room", "") != self._mine["room"]:
+                    version += " (in another container there, or before its last reboot)"
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
                     f"{version}, heard of {self._age():.0f} s ago; stop that one, or use `espo detach` {there}, or "
@@ -89,20 +92,23 @@ class DriverLock:
         if not self.path.parent.is_dir():
             return
         with _alone(self._guard):
-            if self._is_mine(read_json(self.path) or {}):
+            if self._is_mine(read_object(self.path) or {}):
                 self.path.unlink(missing_ok=True)
             self._guard.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
-        """Return what the lock says of a driver that may be alive, or None; a damaged lock has host and pid, too."""
-        holder = read_json(self.path)
+        """Return what the lock says of a driver that may be alive, or None; a damaged lock has host and pid, too.
+
+        Raises OSError when the lock cannot be read.
+        """
+        holder = read_object(self.path)
         if holder is None:
             return None
         number = holder.get("pid")
         holder |= {"host": str(holder.get("host", "an unknown host")), "pid": number if type(number) is int else 0}
-        if holder["host"] == self._mine["host"]:
-            return holder if lives(holder["pid"], holder.get("started")) else None
-        return holder if self._age() < self._stale_after else None
+        alive = lives(holder["pid"], holder.get("started"), holder.get("room"))
+        may_live = self._age() < self._stale_after if alive is None else alive
+        return holder if may_live else None
 
     def _write(self) -> None:
         # Version, engine and folder are for people only. Colleagues who share the folder must be able to read them.
@@ -120,6 +126,12 @@ class DriverLock:
             return server_time(self.path) - self.path.stat().st_mtime
         except FileNotFoundError:
             return 0.0
+
+
+def this_process() -> dict[str, Any]:
+    """Return what a lock says of the process that holds it."""
+    own = os.getpid()
+    return {"host": socket.gethostname(), "pid": own, "started": process_start(own), "room": process_room()}
 
 
 class HeldLocks:

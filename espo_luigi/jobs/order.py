@@ -88,6 +88,18 @@ class ResultWord(enum.StrEnum):
     STOPPED = "stopped"
 
 
+# A job that ended so by itself would end so again.
+FINAL = frozenset({ResultWord.ERROR, ResultWord.INPUT, ResultWord.CONFIGURATION})
+
+
+def is_final(result: Mapping[str, Any] | None) -> bool:
+    """Return whether a job ended so that no further start of it makes sense, even if a site's queue starts it again.
+
+    An error after a signal to end may be the signal's work.
+    """
+    return result is not None and result.get("outcome") in FINAL and not result.get("told_to_end")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as a durable JSON file that appears whole, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,6 +141,11 @@ class JobFiles:
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
+
+    @property
+    def claim(self) -> Path:
+        """The claim of a job of the local engine; schedulers' jobs have theirs in the state folder."""
+        return self.heartbeat.with_suffix(".claim")
 
     @property
     def workdir(self) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import re
-import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from espo_luigi.driver.stale import stale_lines
 from espo_luigi.driver.status import duration, failures_in, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
-from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json
+from espo_luigi.files import age_of, lives, parse_json, read_bytes, read_json
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
@@ -182,8 +181,7 @@ def is_beating(files: JobFiles) -> bool:
         return False
     order, beat = read_json(files.order) or {}, read_json(files.heartbeat) or {}
     # The local engine's orders name its driver's process. A job that was killed leaves a young heartbeat.
-    is_local = isinstance(order.get("parent"), int) and beat.get("node") == socket.gethostname()
-    if is_local and process_start(int(beat.get("pid", 0))) is None:
+    if isinstance(order.get("parent"), int) and lives(int(beat.get("pid", 0)), "", beat.get("room")) is False:
         return False
     return silent < max(_SILENT_SECONDS, _SILENT_BEATS * float(order.get("beat_seconds", 0.0)))
 

@@ -22,7 +22,7 @@ import pandas
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.files import load_json, read_json, write_new
+from espo_luigi.files import load_json, read_object, write_new
 from espo_luigi.publication import footprint
 from espo_luigi.publication.catalogue import Row, ends_of, row_of
 from espo_luigi.publication.origin import About, identifier_of
@@ -141,7 +141,7 @@ def _check_same_collection(folder: Path, about: About) -> None:
     """Refuse to replace anything but an earlier catalogue of the same collection."""
     if check_ours(folder, _JUDGE) is None or not any(folder.iterdir()):
         return
-    former, new = (read_json(folder / COLLECTION) or {}).get("id"), _collection_id(about)
+    former, new = (read_object(folder / COLLECTION) or {}).get("id"), _collection_id(about)
     if former != new:
         raise StoreError(
             f"{folder} holds the collection {former}, and this run's is {new}; name another folder, or remove that one"

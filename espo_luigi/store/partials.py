@@ -25,14 +25,23 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import (
     CONTENT,
     HeldFolder,
+    lives,
     open_folder,
     parse_json,
-    process_start,
+    process_room,
     read_object,
     read_text,
     write_atomically,
 )
-from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, is_only_copy, partial_path, process_name
+from espo_luigi.replacing import (
+    PARTIAL_SUFFIX,
+    delete,
+    is_hidden_name,
+    is_only_copy,
+    partial_path,
+    process_name,
+    room_digits,
+)
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.marker import ROOT_METADATA_NAME, marked
@@ -72,15 +81,17 @@ def _is_abandoned(partial: Path) -> bool:
     """
     if _is_closed(partial) or is_only_copy(partial, marked):
         return False
-    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
+    room = rf"{re.escape(socket.gethostname())}-(\d+)-{room_digits()}[0-9a-f]{{16}}"
+    here = re.search(rf"\.{room}{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
         is_own_number = int(here[1]) == os.getpid()
-        if not (_is_own(partial) if is_own_number else process_start(int(here[1])) is not None):
+        if not _is_own(partial) if is_own_number else lives(int(here[1]), "", process_room()) is False:
             return True
-    # Each new chunk changes the time of its folder.
-    signs = (partial, *(Path(parent) for parent, _, _ in os.walk(partial)))
+    # Each new chunk changes the time of its folder. What cannot be listed is not silent.
+    unread: list[OSError] = []
+    signs = (partial, *(Path(parent) for parent, _, _ in os.walk(partial, onerror=unread.append)))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
-    return age_hours > SILENT_PARTIAL_AGE_HOURS
+    return not unread and age_hours > SILENT_PARTIAL_AGE_HOURS
 
 
 def _is_closed(partial: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import read_json
+from espo_luigi.files import read_object
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, alone, check_catalogue
 from espo_luigi.publication.origin import (
     METADATA_NAME,
@@ -172,7 +172,8 @@ def _as_json(document: Any) -> str:
 
 def _former(path: Path) -> dict[str, Any]:
     """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
-    former = read_json(path) or {}
+    # A folder is refused as it is to be replaced.
+    former = {} if path.is_dir() else read_object(path) or {}
     graph = former.get("@graph")
     entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
     hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]

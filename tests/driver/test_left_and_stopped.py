@@ -1,7 +1,6 @@
 """What `espo status` and `espo why` say of jobs whose driver is gone, from files alone."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import toy_tasks
 from luigi.configuration import get_config
 
 from espo_luigi.driver.settings.espo import state_dir
+from espo_luigi.files import process_room
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState, write_json
@@ -90,7 +90,7 @@ def test_a_job_of_the_local_engine_whose_process_has_ended_is_not_at_work_howeve
         pid = str(ended.pid)
     task.order().write(parent=1)
     run_of(own_workdir, outcome="failed")
-    write_json(task.order().files.heartbeat, {"time": 1.0, "pid": int(pid), "node": socket.gethostname()})
+    write_json(task.order().files.heartbeat, {"time": 1.0, "pid": int(pid), "room": process_room()})
     assert states.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
     said = f" is at work: process {pid} on " if is_at_work else "failed: its job ended without a result: killed"
     assert said in why.about(task)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from throwaway_daemons import eventually
 
-from espo_luigi.files import lives
+from espo_luigi.files import lives, process_room
 from espo_luigi.jobs.forkserver import Child, ForkServer
 
 LIMITED = """
@@ -101,4 +101,4 @@ def test_jobs_are_stopped_before_they_are_told_dead_when_their_server_was_killed
     eventually(lambda: all(child.pid for child in children))
     server._process.kill()
     assert all(child.ended.wait(60) for child in children)
-    assert not any(lives(child.pid, "") for child in children)
+    assert all(lives(child.pid, "", process_room()) is False for child in children)

@@ -19,6 +19,7 @@ from store_examples import constant, fork, write_for_ever
 from strangers import as_root
 
 from espo_luigi.errors import StoreError
+from espo_luigi.replacing import room_digits
 from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, remove, write_store
 from espo_luigi.store.publish import written_aside
 
@@ -80,7 +81,7 @@ def test_a_failing_computation_leaves_the_old_store(tmp_path: Path) -> None:
 
 
 def partial_of(folder: Path, name: str, host: str, pid: int) -> Path:
-    partial = folder / f".{name}.{host}-{pid}-0123abcd.partial"
+    partial = folder / f".{name}.{host}-{pid}-{room_digits()}0123456789abcdef.partial"
     partial.mkdir()
     return partial
 

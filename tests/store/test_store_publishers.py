@@ -18,6 +18,7 @@ from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_
 
 from espo_luigi import replacing
 from espo_luigi.errors import StoreError
+from espo_luigi.replacing import room_digits
 from espo_luigi.store import Marker, Publication, open_store, publish, read_marker, write_store
 from espo_luigi.store.partials import abandoned_partials, remove_partial, sweep_partials
 
@@ -221,7 +222,10 @@ def test_after_a_failure_of_any_renaming_the_former_or_the_new_store_is_there(
 
 
 def test_a_former_store_whose_name_somebody_else_took_stays_until_the_next_store_has_the_name(tmp_path: Path) -> None:
-    path, former = tmp_path / "a.zarr", tmp_path / f".a.zarr.former.{socket.gethostname()}-999999999-01234567.partial"
+    path, former = (
+        tmp_path / "a.zarr",
+        tmp_path / f".a.zarr.former.{socket.gethostname()}-999999999-{room_digits()}0123456789abcdef.partial",
+    )
     write_store(constant(1), path, MARKER)
     path.rename(former)
     (path / "mine").mkdir(parents=True)

@@ -23,6 +23,7 @@ from store_examples import MARKER, fork
 
 from espo_luigi.errors import ClaimLostError, StoreError
 from espo_luigi.files import HeldFolder
+from espo_luigi.replacing import room_digits
 from espo_luigi.store import Publication, open_store, write_store
 from espo_luigi.store.blocks import BlockWriter, files_of, is_valid, write_blocks, writers_of
 from espo_luigi.store.blocks import _read as read
@@ -366,7 +367,7 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
 ) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     partial = killed(path, counted, 5)
-    partial.rename(tmp_path / f".a.zarr.{socket.gethostname()}-{os.getpid()}-01234567.partial")
+    partial.rename(tmp_path / f".a.zarr.{socket.gethostname()}-{os.getpid()}-{room_digits()}0123456789abcdef.partial")
     write(counted, path)
     assert counted.blocks <= BLOCKS + 1
     assert contents(path) == undisturbed

@@ -2,7 +2,8 @@
 
 `install` writes sbatch, squeue, sacct, scontrol and scancel into ``bin`` of a folder. Their state is in files of that
 folder: ``jobs`` holds one line ``id|state|node|reason|name`` a job; ``{command}.do`` says how a command misbehaves;
-``{command}.says`` is what it answers instead of what it would; every call is added to ``calls``.
+``{command}.says`` is what it answers instead of what it would, and ``squeue.by-id`` what squeue answers to ``--jobs``;
+every call is added to ``calls``.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ if name == "sbatch":
         sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     print(job_id)
 elif name == "squeue":
-    says = os.path.exists(os.path.join(here, "squeue.says"))
-    print(read("squeue.says" if says else "jobs"), end="")
+    asked = "squeue.by-id" if any(a.startswith("--jobs=") for a in arguments) else "squeue.says"
+    files = [file for file in (asked, "squeue.says", "jobs") if os.path.exists(os.path.join(here, file))]
+    print(read(files[0]) if files else "", end="")
 elif name == "sacct":
     print(read("sacct.says"), end="")
 elif name == "scancel":

@@ -48,6 +48,7 @@ from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.publication.origin import listed
+from espo_luigi.replacing import room_digits
 from espo_luigi.report.html import Section
 from espo_luigi.report.reading import job_results
 from espo_luigi.science.finalize.scenario import series_of
@@ -593,7 +594,7 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     adjust = tasks.Adjust(pool=NOLEAP, piece="north", var="tasmax")
     assert jobs_of(here, adjust) == {}
     assert jobs_of(here, tasks.Extract(sim_id=DAY360)) == {"Extract": 1}
-    partial = work / f".a.zarr.{socket.gethostname()}-999999999-0123abcd.partial"
+    partial = work / f".a.zarr.{socket.gethostname()}-999999999-{room_digits()}0123456789abcdef.partial"
     partial.mkdir()
     unneeded = {f"{DAY360}+NAM+extracted.zarr", partial.name}
     there = kept | unneeded | {in_the_way.name}

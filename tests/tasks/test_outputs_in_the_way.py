@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from complete_demo import NOLEAP, edit
 
-from espo_luigi import tasks
+from espo_luigi import files, tasks
 from espo_luigi.errors import ConfigurationError, StoreError
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -73,3 +75,23 @@ def test_products_get_a_folder_of_their_own(
         context()
     edit(files[1], lambda content: content["paths"].update(final=str(home / "final")))
     assert context().config.paths.final == home / "final"
+
+
+def test_a_former_crate_that_cannot_be_read_for_a_moment_is_not_written_anew(
+    configured: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    final = context().config.paths.final
+    write_crate(final)
+    path, read = final / "ro-crate-metadata.json", files.read_bytes
+    said = path.read_text()
+
+    def failing(name: Path, *most: int) -> bytes:
+        if name == path:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return read(name, *most)
+
+    monkeypatch.setattr(files, "read_bytes", failing)
+    with pytest.raises(OSError, match="Stale"):
+        write_crate(final)
+    assert path.read_text() == said

@@ -297,7 +297,7 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
     scratch = f"${{{script.SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"
     return [
-        f"unset {script.CLAIM_VARIABLE} {script.START_VARIABLE} {script.NAME_VARIABLE}",
+        f"unset {script.CLAIM_VARIABLE} {script.OWNER_VARIABLE} {script.START_VARIABLE} {script.NAME_VARIABLE}",
         *script.option_exports(options),
         *(f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS),
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",

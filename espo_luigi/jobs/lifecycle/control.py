@@ -129,7 +129,7 @@ def _cancel_by_name(
     for record in itertools.chain(*records.values()):
         own.add(record)
     for _ in range(_CANCEL_TRIES):
-        rows = commands.jobs()
+        rows = commands.jobs(record.job_id for record in itertools.chain(*records.values()) if record.job_id)
         if rows is None:
             return None
         # By name, or by id with a proof: the id may be that of any other job of this user by now.

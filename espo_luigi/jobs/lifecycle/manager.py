@@ -33,6 +33,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     pause_before,
     step,
     success_of,
+    was_requeued_in_vain,
 )
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
@@ -83,6 +84,8 @@ class JobManager:
         # The node of each task whose job could not open its log, before any job of the run could.
         self._without_log: dict[str, str] = {}
         self._bundles = Bundles(self.store, self._jobs)
+        # The ids of jobs that have their outcome and are queued again all the same.
+        self._requeued: list[str] = []
         self._watcher = Watcher(commands, self.store, self.submitter, self._bundles, self._trouble)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -408,7 +411,8 @@ class JobManager:
         """
         jobs = [job for job in self._jobs.values() if job.intent.to_cancel]
         going = [job for job in jobs if not (job.record.shares_job and self._bundles.is_needed(job.record))]
-        if ids := dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in going)]):
+        requeued, self._requeued = self._requeued, []
+        if ids := dict.fromkeys([*unwanted, *requeued, *(str(job.record.job_id) for job in going)]):
             self.commands.cancel(ids)
         now = self._clock.now()
         for job in jobs:
@@ -490,6 +494,10 @@ class JobManager:
             self._without_log[job.record.task] = job.node
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
+        if was_requeued_in_vain(job) and not (job.record.shares_job and self._bundles.is_needed(job.record)):
+            job_id = str(job.record.job_id)
+            logger.warning("%s: queued again after it failed for good: cancelling job %s", job.record.name, job_id)
+            self._requeued.append(job_id)
         name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
         if CAUSES[cause].may_be_done and _is_complete(job, otherwise=False):
             logger.warning("%s: %s; but its output is complete", name, words)

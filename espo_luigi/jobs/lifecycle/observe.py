@@ -215,11 +215,16 @@ class Watcher:
         # The accounting need not be asked for jobs that succeeded.
         self._read_results(missing, now)
         missing = [job for job in missing if not job.files.succeeded]
+        # They may be a colleague's, whose jobs the listing lacks, or hidden by defaults of the site.
+        others = self._commands.by_id(job.record.job_id for job in missing if job.record.job_id)
+        by_name = {row.name: row for row in self.own.renamed_back(others or ())}
+        missing = [job for job in missing if not self._take_in(job, by_name, now)]
         # Their processes are gone without a result, while the site's epilog goes on.
         wait = self._settings.patience.latency_wait
         unknown = [job for job in jobs if job.files.result is None and job.ended_since is None]
         leaving = [job for job in unknown if job.watched_for(job.seen.since_when(Phase.LEAVING), now, wait)]
-        if (missing or leaving) and not self._ask_memory(missing, leaving, now):
+        known = not (missing or leaving) or self._ask_memory(missing, leaving, now)
+        if not known or others is None:
             self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])
         else:
             self._silent_since = None

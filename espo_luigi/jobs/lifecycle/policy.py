@@ -15,7 +15,7 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
-from espo_luigi.jobs.order import JobState, ResultWord
+from espo_luigi.jobs.order import JobState, ResultWord, is_final
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 from espo_luigi.jobs.settings import BatchSettings, Patience
@@ -248,6 +248,7 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
                         no answer, or the scheduler is silent, whose word on memory is awaited
     any                 its result says failure, and it runs without a sign of life              END
                         [absent_after]
+    any                 its result says failure for good, and it was requeued: it is cancelled   END
     any                 the scheduler is silent                                                  WAIT
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
                         scheduler took it]
@@ -307,6 +308,8 @@ def _state(job: Job) -> JobState:
 def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     """Whether the job has written why it failed, and no more need be known."""
     result_since = job.files.result_since
+    if was_requeued_in_vain(job):
+        return True
     if not has_failed(job) or not job.watched_for(result_since, now, patience.latency_wait):
         return False
     if not job.seen.answered:
@@ -317,6 +320,11 @@ def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     # It still runs for the scheduler: its process hangs as it ends, or Grid Engine runs the site's epilog.
     ends_for_long = all(job.watched_for(since, now, patience.absent_after) for since in (result_since, job.heard_since))
     return ends_for_long and job.seen.since_when(Phase.RUNNING) is not None
+
+
+def was_requeued_in_vain(job: Job) -> bool:
+    """Whether the scheduler queued the job again, as some sites have it do, though it would fail again."""
+    return is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:

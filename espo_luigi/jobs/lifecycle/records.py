@@ -178,8 +178,9 @@ class RecordStore:
 
     def claim_owner(self, name: str) -> str | None:
         """The id of the job that started under that name; None if no job did."""
-        owner = self._claim(name)
-        return owner if owner and JOB_ID.fullmatch(owner) else None
+        # A task of Grid Engine's arrays adds its number.
+        owner = (self._claim(name) or "").partition(".")[0]
+        return owner if JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
         """Make sure that no job of that name ever starts its work; False if a job has started."""

@@ -17,7 +17,7 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, listed
+from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, is_final, listed
 from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -123,9 +123,9 @@ class Job:
         off_node = now if row.phase is Phase.PENDING else self.seen.off_node
         self.seen = Seen(row, self.seen.since if goes_on else now, off_node=off_node)
         if row.phase is Phase.PENDING:
-            # Its last start counts no more, unless it succeeded.
+            # Its last start counts no more, unless it succeeded, or failed for good.
             files = replace(self.files, begun=None, exit_code=None, ended=None)
-            lost = files.result is not None and not files.succeeded
+            lost = files.result is not None and not files.succeeded and not is_final(files.result)
             self.files = replace(files.without_result(), former_result=files.result) if lost else files
 
     def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:

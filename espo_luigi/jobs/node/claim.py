@@ -1,7 +1,8 @@
 """Checks before publication that the job still owns its work.
 
-A job loses its work in two ways. A scheduler restarts it under the same id while the first process still works, for
-example on a node that stopped answering. Or the driver gives the job up and closes its claim.
+A job loses its work in three ways. A scheduler restarts it under the same id while the first process still works, for
+example on a node that stopped answering. Or the driver gives the job up and closes its claim. Or
+a second driver takes over a job of the local engine that it cannot know to be alive.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ from pathlib import Path
 from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers.script import CLAIM_VARIABLE, FIRST_START, START_VARIABLE, start_path
+from espo_luigi.jobs.schedulers.script import (
+    CLAIM_VARIABLE,
+    FIRST_START,
+    OWNER_VARIABLE,
+    START_VARIABLE,
+    start_path,
+)
 
 
 def check_claim() -> None:
     """Raise `ClaimLostError` if this job's work belongs to a different job or a later start now.
 
     Tasks that publish without `espo_luigi.store` call it right before a file gets its final name. It retries while the
-    file system fails for a moment. A job of the local engine has no claim.
+    file system fails for a moment.
     """
-    if schedulers.around() is not None and CLAIM_VARIABLE in os.environ:
+    if CLAIM_VARIABLE in os.environ:
         persistently(_check, JOBS_PATIENCE_SECONDS)
 
 
 def _check() -> None:
-    path, job_id = Path(os.environ[CLAIM_VARIABLE]), str(schedulers.job_id())
+    # A script of an earlier version exports no owner.
+    path, job_id = Path(os.environ[CLAIM_VARIABLE]), os.environ.get(OWNER_VARIABLE) or str(schedulers.job_id())
     mine = os.environ.get(START_VARIABLE, FIRST_START)
     # The start first, so that a claim that is closed between the two reads is noticed.
     start, owner = _text(start_path(path)) or FIRST_START, _text(path)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from espo_luigi.files import process_room
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
@@ -123,6 +124,7 @@ class Monitor:
             "time": time.time(),
             "job_id": schedulers.job_id(),
             "pid": os.getpid(),
+            "room": process_room(),
             "node": socket.gethostname(),
             "started": self._started,
             "peak_memory_bytes": self.peak_memory_bytes,

@@ -38,6 +38,7 @@ from espo_luigi.files import (
     lives,
     open_own,
     private_mode,
+    process_room,
     process_start,
     read_object,
     ready_standard_streams,
@@ -47,10 +48,16 @@ from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
-from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
+from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, is_final, write_json
 from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.jobs.schedulers.script import (
+    ATTEMPT_VARIABLE,
+    CLAIM_VARIABLE,
+    LATE_VARIABLE,
+    OWNER_VARIABLE,
+    START_VARIABLE,
+)
 from espo_luigi.machine import end_with, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
@@ -92,6 +99,10 @@ def run_order(path: Path, work: Work) -> int:
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
+    if claim := values.get("claim"):
+        # A scheduler's job has them from its script.
+        os.environ |= {CLAIM_VARIABLE: str(order.files.claim), OWNER_VARIABLE: claim}
+        os.environ.pop(START_VARIABLE, None)
     if _done_before(order.files.result, schedulers.job_id()):
         return 0
     if parent is not None:
@@ -150,12 +161,19 @@ def _set_up_process() -> None:
 
 
 def _done_before(path: Path, job_id: str | None) -> bool:
-    """Return whether this job of a scheduler succeeded before it was requeued; removes any other result."""
+    """Return whether this job of a scheduler succeeded before it was requeued, or failed for good.
+
+    Removes any other result.
+    """
     if job_id is None:
         return False
     result = persistently(lambda: read_object(path), JOBS_PATIENCE_SECONDS) or {}
     if result.get("job_id") == job_id and result.get("outcome") == ResultWord.SUCCESS:
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
+        return True
+    if result.get("job_id") == job_id and is_final(result):
+        # Some sites requeue each job that fails (RequeueExit).
+        logger.error("Job %s was requeued after %s: it does nothing", job_id, result.get("exception"))
         return True
     persistently(lambda: path.unlink(missing_ok=True), JOBS_PATIENCE_SECONDS)
     return False
@@ -242,6 +260,8 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         # Click does so after success, too, where more work may have been meant to follow.
         text = f"work called sys.exit({error.code}), as argparse and click do; expected a return. The log tells why"
     said: dict[str, Any] = {"outcome": _outcome(error), "exception": as_text(f"{type(error).__name__}: {text}")}
+    if signal.getsignal(signal.SIGTERM) is _go_on_stopping:
+        said["told_to_end"] = True
     if isinstance(error, Stopped):
         logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
         return said | {"exit_code": error.code}
@@ -358,7 +378,7 @@ def _end_with_driver(parent: int | str) -> None:
     """
     if isinstance(parent, int):
         began = process_start(parent)
-        while lives(parent, began):
+        while lives(parent, began, process_room()) is not False:
             time.sleep(_PARENT_LOOK_SECONDS)
     else:
         while os.read(0, 4096):

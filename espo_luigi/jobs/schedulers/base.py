@@ -199,6 +199,9 @@ class Scheduler(Protocol):
         """Say whether the same job may be accepted later."""
 
     # Following.
+    def by_id(self, job_ids: Sequence[str], /) -> Sequence[Query[Row]]:
+        """Ask for jobs that `LISTING` lacks: of any user, and whatever defaults of the site or the user hide."""
+
     def one_job(self, job_id: str, /) -> Query[Row]:
         """Ask for a job, with its expected start if the scheduler estimates that."""
 

@@ -34,7 +34,7 @@ if [ "$owner" != "$job_id" ]; then
     exit 0
 fi
 
-export ESPO_START=0
+export ESPO_OWNER=$job_id ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"

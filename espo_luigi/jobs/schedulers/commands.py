@@ -125,9 +125,19 @@ class Commands:
         if lines := self.scheduler.environment_script(self._submit_environ):
             write_atomically(path, lines, mode=0o600)
 
-    def jobs(self) -> list[Row] | None:
-        """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""
+    def jobs(self, job_ids: Iterable[str] = ()) -> list[Row] | None:
+        """Return all jobs of this user that the scheduler lists, those that ended a short while ago included.
+
+        Jobs with these ids that are not among them are asked for `by_id`.
+        """
         rows, _ = self._ask([self.scheduler.LISTING])
+        listed = {row.job_id for row in rows or ()}
+        others = None if rows is None else self.by_id(job_id for job_id in job_ids if job_id not in listed)
+        return None if rows is None or others is None else rows + others
+
+    def by_id(self, job_ids: Iterable[str]) -> list[Row] | None:
+        """Return the jobs with these ids that the scheduler has, also those that `jobs` lacks: a colleague's, say."""
+        rows, _ = self._ask(self.scheduler.by_id(list(dict.fromkeys(job_ids))))
         return rows
 
     def one(self, job_id: str) -> Row | None:

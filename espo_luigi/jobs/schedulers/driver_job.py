@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.files import read_json, write_atomically
+from espo_luigi.files import read_object, write_atomically
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
 from espo_luigi.jobs.schedulers import slurm
@@ -41,7 +41,7 @@ class Note:
     @classmethod
     def read(cls, path: Path) -> Note | None:
         """Return the note in the file, if there is any; what another version noted besides is left out."""
-        said = persistently(lambda: read_json(path), DRIVERS_PATIENCE_SECONDS)
+        said = persistently(lambda: read_object(path), DRIVERS_PATIENCE_SECONDS)
         return cls(**{one.name: said[one.name] for one in fields(cls) if one.name in said}) if said else None
 
     def write(self, path: Path) -> None:
@@ -100,7 +100,7 @@ def _refuse_second(path: Path, commands: Commands) -> None:
     note = Note.read(path)
     if note is None or not note.job_id:
         return
-    rows = commands.jobs()
+    rows = commands.jobs([note.job_id])
     if rows is None:
         raise SubmissionError(f"Slurm did not say what job {note.job_id} is ({commands.silence}); try again later")
     for row in rows:

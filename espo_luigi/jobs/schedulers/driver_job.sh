@@ -32,7 +32,8 @@ is_locked() {
 import sys
 from pathlib import Path
 from espo_luigi.jobs.lock import DriverLock
-sys.exit(DriverLock(Path(sys.argv[1])).holder() is None)' "${note%/*}"
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
+sys.exit(persistently(DriverLock(Path(sys.argv[1])).holder, DRIVERS_PATIENCE_SECONDS) is None)' "${note%/*}"
 }
 
 is_named || end 0 "this driver was stopped, or another one was submitted meanwhile: nothing is done"

@@ -27,6 +27,7 @@ from espo_luigi.jobs.schedulers.base import (
     Row,
     Usage,
     bytes_of,
+    chunked,
     warn_of_unknown_state,
 )
 from espo_luigi.jobs.schedulers.script import (
@@ -48,7 +49,7 @@ USER_VARIABLES = ""
 SCRATCH = "$TMP"
 FORGETS_CANCELLED = True
 # A site's `qsub` may drop ``-terse``.
-ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
+ID_FORMS: tuple[str, ...] = (r"\bYour job(?:-array)? (\d+)[ .]", r"^\s*(\d+)(?:\.\d+-\d+:\d+)?\s*$")
 CANCEL: tuple[str, ...] = ("qdel",)
 HAS_ENDED: tuple[str, ...] = ("does not exist",)
 NO_ACCOUNTING = ""
@@ -182,7 +183,9 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
 
 
 def render(values: ScriptValues) -> str:
-    return render_script(values, header(values), "$JOB_ID")
+    # A site's defaults may make any job an array (sge_request: -t), whose tasks share the id.
+    owner = "$JOB_ID.${SGE_TASK_ID:-undefined}\njob_id=${job_id%.undefined}"
+    return render_script(values, header(values), owner)
 
 
 def header(values: ScriptValues) -> list[str]:
@@ -210,6 +213,13 @@ def _lines(words: Sequence[str]) -> list[str]:
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
+
+
+def by_id(job_ids: Sequence[str]) -> list[Query[Row]]:
+    # With -j, qstat ignores what else sge_qstat asks for, such as ``-q`` or ``-g c``.
+    return [
+        Query(("qstat", "-xml", "-j", ",".join(ids)), parse_qstat_j, ("<unknown_jobs",)) for ids in chunked(job_ids)
+    ]
 
 
 def one_job(job_id: str) -> Query[Row]:
@@ -299,7 +309,29 @@ def parse_qstat(text: str) -> list[Row]:
     if not text.rstrip().endswith("</job_info>"):
         raise ValueError(f"the end is missing: {text[-80:]!r}")
     # By patterns, as the strange name of a single job would make the whole answer invalid XML.
-    return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+    rows = [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+    # Of an array, the task that has come furthest is last, and counts.
+    return sorted(rows, key=lambda row: row.phase is not Phase.PENDING)
+
+
+# The letters of a state for the bits of `JAT_status`; a task that waits has none of them, or no status.
+_BITS = (0x400, "d"), (0x100, "s"), (0x200, "t"), (0x80, "r")
+
+
+def parse_qstat_j(text: str) -> list[Row]:
+    """Read the answer of ``qstat -xml -j``. Raises ValueError if the answer is not whole."""
+    if not text.rstrip().endswith(("</detailed_job_info>", "</unknown_jobs>")):
+        raise ValueError(f"the end is missing: {text[-80:]!r}")
+    rows = []
+    for job in text.split("<JB_job_number>")[1:]:
+        name = re.search("<JB_job_name>([^<]*)<", job)
+        bits = [int(status) for status in re.findall(r"<JAT_status>(\d+)<", job)]
+        # Of an array, the task that has come furthest.
+        states = ["".join(letter for bit, letter in _BITS if status & bit) for status in bits]
+        state = next(filter(None, states), "qw")
+        if name is not None:
+            rows.append(Row(job.partition("<")[0], _name(html.unescape(name[1])), state, phase_of(state)))
+    return rows
 
 
 # Grid Engine lists no ended jobs for long. qstat takes no number for a user. With `$user` it finds out itself who asks.

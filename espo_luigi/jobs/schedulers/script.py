@@ -27,6 +27,8 @@ CLAIM_VARIABLE = "ESPO_CLAIM"
 NAME_VARIABLE = "ESPO_JOB_NAME"
 ATTEMPT_VARIABLE = "ESPO_ATTEMPT"
 SCRATCH_VARIABLE = "ESPO_NODE_SCRATCH"
+# The text by which the claim names this job: its id, or that of a task of its array.
+OWNER_VARIABLE = "ESPO_OWNER"
 # Which start of the job this is: `claim.sh` sets it.
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"

@@ -212,6 +212,13 @@ def _extra(name: str, value: str) -> str:
     return f"--{name}={checked(name, value)}" if value else f"--{name}"
 
 
+def by_id(job_ids: Sequence[str]) -> list[Query[Row]]:
+    return [
+        Query(("squeue", *_LISTED, f"--jobs={','.join(group)}"), answers.parse_squeue, (answers.NO_SUCH_JOB,))
+        for group in chunked(job_ids)
+    ]
+
+
 def one_job(job_id: str) -> Query[Row]:
     form = f"--format={answers.SQUEUE_FORMAT}|%S"
     return Query(("squeue", "--noheader", f"--jobs={job_id}", form), answers.parse_one_of_squeue)

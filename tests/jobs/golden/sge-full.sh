@@ -21,7 +21,8 @@ trap '' USR1
 export ESPO_MEMORY_MIB=61440
 
 claim=/work/state/claims/2024.Adjust.0123456789ab.1
-job_id=$JOB_ID
+job_id=$JOB_ID.${SGE_TASK_ID:-undefined}
+job_id=${job_id%.undefined}
 aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
@@ -43,7 +44,7 @@ if [ "$owner" != "$job_id" ]; then
     exit 0
 fi
 
-export ESPO_START=0
+export ESPO_OWNER=$job_id ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"

@@ -14,10 +14,11 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.lifecycle.control import request_stop
+from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, RateLimit
 
@@ -266,13 +267,43 @@ def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> 
 def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"))
     fake.set_state("RUNNING")
-    fake.finish("a", "1", outcome="error", exception="SystemExit: stopped by signal 15")
+    fake.finish("a", "1", outcome="error", exception="RuntimeError: stopped by signal 15", told_to_end=True)
     fake.clock.go_on(0.5)
     fake.set_state("PENDING", "BeginTime")
     assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
     fake.set_state("RUNNING")
     fake.finish("a", "1")
     assert isinstance(fake.outcome(handle, 5), Success)
+
+
+@pytest.mark.parametrize("held", ["BeginTime", "JobHoldMaxRequeue"])
+def test_a_job_that_failed_for_good_is_not_left_to_a_queue_that_starts_it_again(
+    fake: FakeCluster, work: Work, held: str
+) -> None:
+    manager = fake.manager(retries=3)
+    handle = fake.submitted(work.order("a"), manager)
+    fake.set_state("RUNNING")
+    fake.finish("a", "1", outcome="error", exception="ValueError: no")
+    fake.clock.go_on(0.5)
+    fake.set_state("PENDING", held)
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION and "ValueError: no" in outcome.message
+    fake.eventually(lambda: fake.calls("scancel"))
+    assert fake.calls("scancel")[0].split()[-1] == "1" and len(fake.calls("sbatch")) == 1
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
+
+
+def test_a_colleagues_job_that_a_listing_of_ones_own_lacks_is_asked_for_by_id(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(retries=3)
+    handle = fake.submitted(work.order("a"), manager)
+    (fake.folder / "squeue.by-id").write_text((fake.folder / "jobs").read_text())
+    fake.forget_jobs()
+    assert fake.outcome(handle, 2 * PATIENCE.absent_after) is None and handle.progress.state is JobState.QUEUED
+    assert any("--jobs=1" in call and "--user" not in call for call in fake.calls("squeue"))
+    assert cancel_jobs(manager.store, manager.commands) == 1, "a job that is hidden is not gone"
+    (fake.folder / "squeue.by-id").write_text("")
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success) and len(fake.calls("sbatch")) == 1
 
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:

@@ -18,7 +18,7 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
-from espo_luigi.files import read_object, this_version
+from espo_luigi.files import process_room, read_object, this_version
 from espo_luigi.jobs.lifecycle.control import request_stop, take_control
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
@@ -316,7 +316,7 @@ def test_a_second_driver_is_refused_while_the_first_lives_and_let_in_once_it_is_
 
 
 def test_a_process_that_got_the_dead_drivers_number_does_not_count(tmp_path: Path) -> None:
-    lock = {"host": socket.gethostname(), "pid": os.getppid(), "started": "1"}
+    lock = {"host": socket.gethostname(), "pid": os.getppid(), "started": "1", "room": process_room()}
     (tmp_path / "driver.lock").write_text(json.dumps(lock))
     DriverLock(tmp_path).acquire()
     assert json.loads((tmp_path / "driver.lock").read_text())["pid"] == os.getpid()
@@ -376,7 +376,7 @@ def test_a_lock_that_is_taken_over_while_its_driver_refreshes_it_has_one_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = DriverLock(tmp_path)
-    lock._mine["host"] = "login2"
+    lock._mine |= {"host": "login2", "room": "elsewhere"}
     lock.acquire()
     takes = (
         "import sys; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
@@ -455,7 +455,13 @@ def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "content",
-    ["{}", '{"host": 5}', '{"host": "\\u001b[2Jelsewhere", "pid": "x"}', '{"host": "elsewhere", "pid": null}'],
+    [
+        "{}",
+        json.dumps({"host": socket.gethostname()}),
+        '{"host": 5}',
+        '{"host": "\\u001b[2Jelsewhere", "pid": "x"}',
+        '{"host": "elsewhere", "pid": null}',
+    ],
 )
 def test_a_lock_that_does_not_say_who_holds_it_is_respected_until_it_is_old(tmp_path: Path, content: str) -> None:
     path = tmp_path / "driver.lock"
@@ -466,10 +472,4 @@ def test_a_lock_that_does_not_say_who_holds_it_is_respected_until_it_is_old(tmp_
         DriverLock(tmp_path).acquire()
     assert DriverLock(tmp_path).holder() is not None
     os.utime(path, (0, 0))
-    DriverLock(tmp_path).acquire()
-
-
-def test_a_lock_of_this_host_without_a_process_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / "driver.lock").write_text(json.dumps({"host": socket.gethostname()}))
-    assert DriverLock(tmp_path).holder() is None
     DriverLock(tmp_path).acquire()

@@ -165,10 +165,16 @@ def test_an_order_of_another_layout_is_refused_by_what_any_layout_has_of_it(
 
 @pytest.mark.parametrize(
     "before",
-    [{"outcome": "success", "job_id": "6"}, {"outcome": "error", "job_id": "7"}, {"outcome": "success"}],
+    [
+        {"outcome": "success", "job_id": "6"},
+        {"outcome": "error", "job_id": "6"},
+        {"outcome": "error", "job_id": "7", "told_to_end": True},
+        {"outcome": "files", "job_id": "7"},
+        {"outcome": "success"},
+    ],
 )
 def test_anothers_result_or_an_own_failure_is_removed_before_the_work(
-    before: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
+    before: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
 ) -> None:
     in_slurm(monkeypatch)
     order, result = write_order(tmp_path)
@@ -176,6 +182,17 @@ def test_anothers_result_or_an_own_failure_is_removed_before_the_work(
     assert job.main([str(order)]) == 0
     assert len(runs.given) == 1
     assert json.loads(result.read_text())["job_id"] == "new"
+
+
+@pytest.mark.parametrize("outcome", ["error", "input", "configuration"])
+def test_a_job_that_failed_for_good_does_nothing_when_its_site_starts_it_again(
+    outcome: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_slurm(monkeypatch)
+    order, result = write_order(tmp_path)
+    result.write_text(said := json.dumps({"outcome": outcome, "job_id": "7", "exception": "ValueError: no"}))
+    assert job.main([str(order)]) == 0
+    assert (runs.given, result.read_text()) == ([], said)
 
 
 def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None:

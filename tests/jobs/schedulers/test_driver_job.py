@@ -45,7 +45,7 @@ class Slurm(Commands):
         self.asked.append(argv)
         return Answer(0)
 
-    def jobs(self) -> list[Row] | None:
+    def jobs(self, job_ids: object = ()) -> list[Row] | None:
         return [row("7", "run.driver", self.state)]
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
@@ -192,7 +192,7 @@ def test_a_drivers_job_whose_id_sbatch_does_not_tell_is_found_by_its_name(
 ) -> None:
     commands = Slurm(submitted=Answer(0, "-- Welcome, in 2026 --", "sbatch: error: invalid value, ignoring..."))
     listed = [row("8", "other", "PENDING"), row("9", values(tmp_path).name, "PENDING")]
-    monkeypatch.setattr(commands, "jobs", lambda: listed)
+    monkeypatch.setattr(commands, "jobs", lambda *_: listed)
     assert submit_driver(values(tmp_path), tmp_path, commands, alone=False) == "9"
 
 
@@ -202,7 +202,7 @@ def test_a_drivers_job_that_was_accepted_is_not_refused_although_it_is_listed_la
     commands = Slurm(submitted=Answer(0, "Welcome"))
     commands.clock = FakeClock()
     listed: list[list[Row]] = [[], [row("9", values(tmp_path).name, "PENDING")]]
-    monkeypatch.setattr(commands, "jobs", lambda: listed.pop(0) if listed else [])
+    monkeypatch.setattr(commands, "jobs", lambda *_: listed.pop(0) if listed else [])
     assert submit_driver(values(tmp_path), tmp_path, commands, alone=False) == "9"
     note_path(tmp_path).unlink()
     with pytest.raises(SubmissionError, match="was accepted, its id is not known yet"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.resources import parse_time
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase
@@ -26,6 +28,7 @@ from espo_luigi.jobs.schedulers.gridengine import (
     log_pattern,
     parse_qacct,
     parse_qstat,
+    parse_qstat_j,
     phase_of,
     refusal,
     render,
@@ -196,7 +199,8 @@ def test_the_id_is_read_from_among_other_lines() -> None:
         "a site's greeting\n17\n": "17",
         'Welcome\nYour job 17 ("espo.a.1") has been submitted\n': "17",
         "2026\n17\n": None,
-        "17.1-3:1\n": None,
+        "17.1-3:1\n": "17",
+        'Your job-array 17.1-3:1 ("espo.a.1") has been submitted\n': "17",
         "": None,
     }
     assert {text: commands.id_of(Answer(0, text)) for text in said} == said
@@ -398,3 +402,48 @@ def test_the_folder_of_a_job_that_is_not_there_is_not_used(monkeypatch: pytest.M
     assert schedulers.node_folder() is None
     folder.mkdir()
     assert schedulers.node_folder() == str(folder)
+
+
+_BY_ID = """<?xml version='1.0'?>
+<detailed_job_info>
+  <djob_info>
+    <element><JB_job_number>1</JB_job_number><JB_owner>root</JB_owner><JB_job_name>espo.run.A.1</JB_job_name>
+      <JB_ja_tasks><ulong_sublist><JAT_status>128</JAT_status></ulong_sublist></JB_ja_tasks></element>
+    <element><JB_job_number>2</JB_job_number><JB_job_name>espo.run%402.B.1</JB_job_name></element>
+    <element><JB_job_number>3</JB_job_number><JB_job_name>espo.run.C.1</JB_job_name>
+      <JB_ja_tasks><ulong_sublist><JAT_status>1152</JAT_status></ulong_sublist></JB_ja_tasks></element>
+  </djob_info>
+</detailed_job_info>
+"""
+
+
+def test_jobs_that_a_sites_defaults_hide_are_read_by_id() -> None:
+    rows = {row.name: (row.job_id, row.phase) for row in parse_qstat_j(_BY_ID)}
+    expected = {"run.A.1": ("1", Phase.RUNNING), "run@2.B.1": ("2", Phase.PENDING), "run.C.1": ("3", Phase.LEAVING)}
+    assert rows == expected
+    assert parse_qstat_j("<?xml version='1.0'?>\n<unknown_jobs >\n <ST_name>9</ST_name>\n</unknown_jobs>\n") == []
+    with pytest.raises(ValueError, match="the end is missing"):
+        parse_qstat_j(_BY_ID[:200])
+
+
+def test_of_the_tasks_of_an_array_that_a_sites_defaults_made_one_works(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path)
+    store.create_folders()
+    claim, argv = store.claim_path("t.1"), ("printenv", "ESPO_OWNER")
+    values = replace(PLAIN, argv=argv, workdir=str(tmp_path), claim_file=str(claim), environment_file="")
+    (script := tmp_path / "job.sh").write_text(render(values))
+
+    def started(task: str) -> str:
+        environ = {"PATH": os.environ["PATH"], "JOB_ID": "17", "SGE_TASK_ID": task}
+        return subprocess.run(["bash", script], env=environ, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert [started(task) for task in ("2", "1", "3", "2")] == ["17.2", "", "", "17.2"]
+    assert store.claim_owner("t.1") == "17"
+    claim.unlink()
+    assert started("undefined") == "17", "a job that is no array's"
+
+
+def test_of_an_array_the_task_that_has_come_furthest_counts() -> None:
+    said = "<job_list><JB_job_number>17</JB_job_number><JB_name>espo.a.1</JB_name><state>{}</state></job_list>"
+    rows = parse_qstat("".join(said.format(state) for state in ("r", "qw")) + "</job_info>")
+    assert {row.name: row.phase for row in rows} == {"a.1": Phase.RUNNING}

@@ -35,6 +35,7 @@ from espo_luigi.fields import (
 )
 from espo_luigi.files import MOST_JSON_BYTES, read_bytes
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.definitions import fault_in
 
 logger = logging.getLogger(__name__)
 Dataset = Literal["scenario", "simulation", "reference"]
@@ -106,9 +107,12 @@ class IndicatorsSection(FromXscen):
         if not path.is_file():
             raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
         try:
-            return {**given, "module": str(path), "definitions": read_yaml(path).content}
+            definitions = read_yaml(path).content
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        if fault := fault_in(definitions):
+            raise ValueError(f"{path}: {fault}")
+        return {**given, "module": str(path), "definitions": definitions}
 
 
 class ClimatologicalOp(FromXscen):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gzip
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import h5py
 import pytest
 
 from espo_luigi import files
-from espo_luigi.audit.integrity import _table
+from espo_luigi.audit.integrity import _archive, _table
 from espo_luigi.catalog import read_catalogue
 from espo_luigi.config.health_checks import _as_polygons
 from espo_luigi.config.outcomes import WarmingLevelsSection
@@ -171,6 +173,20 @@ def test_a_digest_waits_for_no_pipe_and_has_an_end(tmp_path: Path) -> None:
     for name in ("pipe", "zero"):
         with pytest.raises(OSError, match="it is a (pipe|device), expected a file"):
             digest_of(tmp_path / name)
+
+
+def test_an_archive_whose_members_share_bytes_or_are_compressed_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("zarr.json", "{}" * 1000)
+        whole = archive.infolist()[0]
+        for number in range(50):
+            archive.filelist.append(copy.copy(whole))
+            archive.filelist[-1].filename = str(number)
+    assert [problem.partition(": ")[2][:21] for problem in _archive(path)] == ["its members have 1020"]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zarr.json", b"0" * 100_000)
+    assert [problem.partition(": ")[2][:23] for problem in _archive(path)] == ["its members have 100000"]
 
 
 def test_a_file_beside_a_shapefile_is_no_link_to_another_folder(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_digest_waits_for_no_pipe_and_has_an_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):
-        with pytest.raises(OSError, match="it is a (pipe|device), expected a file"):
+        with pytest.raises(OSError, match=r"it is a (pipe|device), expected a file"):
             digest_of(tmp_path / name)
 
 

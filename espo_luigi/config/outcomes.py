@@ -5,7 +5,6 @@ Sections and arguments have xscen's names.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -156,15 +155,14 @@ class Aggregate(FromXscen):
 def files_of(path: Path) -> dict[str, bytes]:
     """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name.
 
-    Raises OSError as `files.read_bytes` does, and for a link of a file beside it to another folder.
+    Raises OSError as `files.read_bytes` does, and for a file beside it that is a link to another folder.
     """
     read, most = ((".cpg", ".dbf", ".prj"), 2**31) if path.suffix.lower() == ".shp" else ((), MOST_JSON_BYTES)
     beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
     # Only the first has a name that the user has chosen; texts of the others come into names and messages.
     folders = {os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))}
     if outside := [one for one in beside if os.path.dirname(os.path.realpath(one)) not in folders]:
-        why = f"it is a link to another folder; expected a file beside {path.name}: copy it there"
-        raise OSError(errno.EPERM, why, str(outside[0]))
+        raise OSError(f"{outside[0]} is a link to another folder; expected a file beside {path.name}: copy it there")
     return {one.name: read_bytes(one, most) for one in (path, *sorted(beside))}
 
 

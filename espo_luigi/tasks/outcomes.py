@@ -204,14 +204,10 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
     """Return the years of each level of simulations."""
     section = run.needed("warming_levels")
     source = section.tas_src
-    try:
-        table = parse_global_means(read_bytes(source), str(source)) if source else global_means()
-    except OSError as error:
-        raise ConfigurationError(f"`warming_levels.tas_src`: {source} cannot be read ({error}).") from error
     return reaching(
         {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
         section.wl,
-        table,
+        parse_global_means(read_bytes(source), str(source)) if source else global_means(),
         base=_years(section.tas_baseline_period),
         window=section.window,
         any_member=section.ignore_member,

@@ -29,7 +29,7 @@ from espo_luigi.science.stack import horizontal_dims
 # polygon with more vertices are cut. So many cells are outlined at a time.
 _EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
 # Above all countries and coasts: more takes minutes.
-_LONGEST_DEGREES, _MOST_VERTICES, _MOST_CROSSINGS = 30_000, 5_000_000, 10_000
+_LONGEST_DEGREES, _MOST_VERTICES, _MOST_CROSSINGS = 30_000, 5_000_000, 5000
 
 
 @dataclass(frozen=True)
@@ -147,39 +147,20 @@ def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]
 
 
 def _cut(polygon: Any) -> Iterator[Any]:
-    """Yield parts of few vertices. Raises `DataError` if the cuts add more vertices than the polygon has."""
+    """Parts of few vertices. Raises `DataError` for a zigzag: GEOS's time is quadratic in the edges that a cut meets."""
     import shapely
 
-    given, small = shapely.get_num_coordinates(polygon), 0
-    large = [polygon]
-    while large:
-        sizes = shapely.get_num_coordinates(large)
-        # In a zigzag, each cut adds as many vertices as there are.
-        if small + sizes.sum() > 2 * given + 100 * _PART_VERTICES:
-            raise _too_intricate(polygon)
-        small += sizes[sizes <= _PART_VERTICES].sum()
-        yield from (part for part, size in zip(large, sizes, strict=True) if size <= _PART_VERTICES)
-        large = [
-            quarter
-            for part, size in zip(large, sizes, strict=True)
-            if size > _PART_VERTICES
-            for quarter in _quarters(part)
-        ]
-
-
-def _quarters(polygon: Any) -> Iterator[Any]:
-    import shapely
-
+    if shapely.get_num_coordinates(polygon) <= _PART_VERTICES:
+        yield polygon
+        return
     west, south, east, north = polygon.bounds
     lon, lat = (west + east) / 2, (south + north) / 2
     at, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(polygon)), return_index=True)
     is_behind = at > (lon, lat)
-    crossings = ((is_behind[1:] != is_behind[:-1]) & (ring[1:] == ring[:-1])[:, None]).sum(axis=0)
-    # GEOS's time is quadratic in them.
-    if crossings.max() > _MOST_CROSSINGS:
+    if ((is_behind[1:] != is_behind[:-1]) & (ring[1:] == ring[:-1])[:, None]).sum(axis=0).max() > _MOST_CROSSINGS:
         raise _too_intricate(polygon)
     for half in itertools.product((west, lon), (south, lat)):
-        yield shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south)
+        yield from _cut(shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south))
 
 
 def _too_intricate(polygon: Any) -> DataError:

@@ -147,7 +147,7 @@ def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]
 
 
 def _cut(polygon: Any) -> Iterator[Any]:
-    """Parts of few vertices. Raises `DataError` for a zigzag: GEOS's time is quadratic in the edges that a cut meets."""
+    """Parts of few vertices. Raises `DataError` for zigzags: GEOS is slow, quadratically, in the edges a cut meets."""
     import shapely
 
     if shapely.get_num_coordinates(polygon) <= _PART_VERTICES:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gzip
 import json
 import os
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import h5py
 import pytest
 
 from espo_luigi import files
+from espo_luigi.audit.integrity import _archive, _table
 from espo_luigi.catalog import read_catalogue
 from espo_luigi.config.health_checks import _as_polygons
+from espo_luigi.config.outcomes import WarmingLevelsSection
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import EspoError
 from espo_luigi.export.folder import Owner
@@ -22,9 +28,13 @@ from espo_luigi.publication.origin import read_dois
 from espo_luigi.publication.products import find_exported
 from espo_luigi.publication.stac import ITEMS, former_checksums
 from espo_luigi.replacing import by_digest, check_ours
-from espo_luigi.store.inventory import read_inventory
+from espo_luigi.report.changes import _shown_of
+from espo_luigi.science.outcomes.indicators import load_indicators
+from espo_luigi.store.inventory import digest_of, read_inventory
 from espo_luigi.store.marker import read_marker
 from espo_luigi.store.table import read_checksums, read_table
+from espo_luigi.tasks.ensembles import maker_of
+from espo_luigi.tasks.outcomes import warming
 
 PACKAGE = Path(files.__file__).parent
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -49,6 +59,21 @@ def _published_beside(path: Path) -> object:
     return add_to_catalogue(catalogue, [], path.parent)
 
 
+def _warming(path: Path) -> object:
+    section = WarmingLevelsSection(tas_src=path)
+    return warming(SimpleNamespace(needed=lambda name: section))  # type: ignore[arg-type]
+
+
+def _shape_beside(path: Path) -> object:
+    path.with_suffix(".shp").write_bytes(b"")
+    return _polygons(path.with_suffix(".shp"))
+
+
+def _shown(path: Path) -> object:
+    reader = SimpleNamespace(has=lambda path: True)
+    return list(_shown_of(SimpleNamespace(ensemble=None, regions=path), reader))  # type: ignore[arg-type]
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "cat.json": read_catalogue,
     "cat.csv": _table_of,
@@ -66,9 +91,17 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.nc": lambda path: check_ours(path, by_digest({"0"})),
     f"{ITEMS}/a.json": lambda path: former_checksums(path.parent.parent),
     "collection.json": files.read_json,
+    "means.nc": _warming,
+    "means.csv": _warming,
+    "regions.nc": _shown,
+    "made.nc": maker_of,
+    "area.dbf": _shape_beside,
+    "area.cpg": _shape_beside,
+    "of_others.csv": lambda path: list(_table(path, None)),  # type: ignore[arg-type]
+    "own.yml": lambda path: load_indicators(str(path)),
 }
 # These hold no text that is parsed whole, or count a text that makes no sense as missing.
-QUIET = {"report.html", "a.zip", "collection.json", f"{ITEMS}/a.json"}
+QUIET = {"report.html", "a.zip", "collection.json", f"{ITEMS}/a.json", "made.nc"}
 
 
 @pytest.fixture(params=READERS)
@@ -134,14 +167,116 @@ def test_json_of_a_hundred_levels_is_parsed_and_deeper_json_is_refused() -> None
     assert files.parse_json('{"a": ["[[[[", {}]}') == {"a": ["[[[[", {}]}
 
 
-def test_rooms_that_read_files_of_others_do_so_by_one_function() -> None:
-    readers = {"read_text", "read_bytes", "load"}
-    found = []
-    for room in ("catalog", "publication", "export", "store"):
-        for path in sorted((PACKAGE / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and node.attr in readers and isinstance(node.ctx, ast.Load):
-                    text = ast.unparse(node)
-                    if node.attr != "load" or text == "json.load":
-                        found.append(f"{path.relative_to(PACKAGE)}: {text}")
-    assert found == ["store/marker.py: Path('/proc/cpuinfo').read_text"]
+def test_a_digest_waits_for_no_pipe_and_has_an_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match=r"it is a (pipe|device), expected a file"):
+            digest_of(tmp_path / name)
+
+
+def test_an_archive_whose_members_share_bytes_or_are_compressed_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("zarr.json", "{}" * 1000)
+        whole = archive.infolist()[0]
+        for number in range(50):
+            archive.filelist.append(copy.copy(whole))
+            archive.filelist[-1].filename = str(number)
+    assert [problem.partition(": ")[2][:21] for problem in _archive(path)] == ["its members have 1020"]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zarr.json", b"0" * 100_000)
+    assert [problem.partition(": ")[2][:23] for problem in _archive(path)] == ["its members have 100000"]
+
+
+def test_a_file_beside_a_shapefile_is_no_link_to_another_folder(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "shared" / "area.shp").write_bytes(b"")
+    (tmp_path / "shared" / "area.cpg").symlink_to("../private")
+    with pytest.raises(ValueError, match=r"link to another folder; expected a file beside area.shp") as caught:
+        _polygons(tmp_path / "shared" / "area.shp")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_table_of_temperatures_or_of_regions_has_all_values_in_itself_and_not_too_many(tmp_path: Path) -> None:
+    (tmp_path / "private").write_bytes(b"x" * 800)
+    with h5py.File(tmp_path / "linked.nc", "w") as file:
+        file.create_dataset("tas", 100, "f8", external=[(str(tmp_path / "private"), 0, 800)])
+    with h5py.File(tmp_path / "vast.nc", "w") as file:
+        file.create_dataset("tas", (100_000, 100_000), "f8", chunks=(1000, 1000))
+    for name, told in (("linked.nc", "in .*private, another file"), ("vast.nc", "take 80000000000 bytes; expected a")):
+        for reader in (_warming, _shown):
+            with pytest.raises(EspoError, match=told):
+                reader(tmp_path / name)
+
+
+# What opens a path without a look at it, by the last part of the name that is called.
+OPENERS = {
+    *("open_dataset", "open_mfdataset", "open_dataarray", "load_dataset", "load_dataarray", "open_group", "ZipStore"),
+    *("File", "is_hdf5", "Dataset", "read_bytes", "read_text", "open", "ZipFile", "read_csv", "fromfile", "memmap"),
+    *("loadtxt", "genfromtxt", "read_file", "read_parquet", "open_datatree"),
+}
+# Ours that are safe, and constructors and methods of other things that have these names.
+SAFE = {"xr.Dataset", "open_zarr", "read_bytes", "read_text", "os.open", "self.context.open", "run.open", "self.open"}
+IN_MEMORY = ("io.StringIO(", "io.BytesIO(", "open_new(", "open_own(", "files('espo_luigi")
+# Modules whose files come with the package, are temporary or ours alone, with what they open.
+OWN = {
+    "audit/validate.py": "a temporary report",
+    "catalog/examine.py": "the store of `zarr_store`, which follows no link out of it",
+    "catalog/files.py": "the opener of raw data",
+    "commands/docs.py": "pages of the package",
+    "commands/init.py": "files of the package, and the folder that is imported",
+    "commands/interactive.py": "a script of this process",
+    "commands/views.py": "a job's log",
+    "demo/make.py": "the demo's record",
+    "driver/settings/espo.py": "luigi.cfg",
+    "export/netcdf.py": "a partial of this process",
+    "files.py": "the opener of files",
+    "jobs": "the state folder",
+    "machine.py": "files of the kernel",
+    "methods/dqm/kernel_cache.py": "the private cache of kernels",
+    "science/netcdf.py": "the opener of opened files",
+    "science/outcomes/warming.py": "the table of the package",
+    "store/archive.py": "a partial of this process",
+    "store/blocks.py": "a partial of this process",
+    "store/marker.py": "a descriptor of a folder",
+    "store/read.py": "the opener of our stores",
+    "tasks/cost.py": "a table of the package",
+}
+
+
+def _calls_that_open_a_path(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield calls of openers with anything but a descriptor, or a file that `open_regular` has opened."""
+    items = [item for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items]
+    opened = {ast.unparse(i.optional_vars) for i in items if i.optional_vars and "open_regular(" in ast.unparse(i)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in OPENERS:
+            given = [*map(ast.unparse, (*node.args[:1], node.func))]
+            is_descriptor = "closefd=False" in ast.unparse(node)
+            if not (
+                is_descriptor
+                or given[0] in opened
+                or given[-1] in SAFE
+                or any(m in g for m in IN_MEMORY for g in given)
+            ):
+                yield node
+
+
+def test_no_module_opens_a_path_of_others_but_by_the_openers() -> None:
+    found, needed = [], set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        own = name if name in OWN else name.partition("/")[0]
+        for call in _calls_that_open_a_path(ast.parse(path.read_text())):
+            needed.add(own)
+            found += [] if own in OWN else [f"{name}, line {call.lineno}: {ast.unparse(call)}"]
+    assert found == []
+    assert needed == set(OWN)
+
+
+@pytest.mark.parametrize(
+    "text", ["xr.open_dataset(path)", "h5py.File(path)", "path.read_bytes()", "open(path)", "zipfile.ZipFile(file)"]
+)
+def test_a_bare_opener_is_seen(text: str) -> None:
+    assert len([*_calls_that_open_a_path(ast.parse(text))]) == 1

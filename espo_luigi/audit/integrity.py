@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import zipfile
@@ -17,7 +16,7 @@ from espo_luigi import store
 from espo_luigi.catalog import build
 from espo_luigi.catalog.files import first_line, is_zarr
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
-from espo_luigi.files import read_object
+from espo_luigi.files import open_regular, parse_json, read_bytes, read_object
 from espo_luigi.publication import origin, release
 from espo_luigi.replacing import MANIFEST_NAME, digest_of_ours
 from espo_luigi.store.inventory import check_dense, digest_of
@@ -72,10 +71,14 @@ def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> It
 
 
 def _archive(path: Path) -> Iterator[str]:
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as opened, zipfile.ZipFile(opened) as archive:
+        size = sum(one.file_size for one in archive.infolist())
+        if size > (there := os.fstat(opened.fileno()).st_size):
+            yield f"{path}: its members have {size} bytes, and it has {there}; expected bytes of its own for each"
+            return
         if member := archive.testzip():
             yield f"{path}: the CRC-32 of {member} differs from the archive's"
-        arrays = json.loads(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
+        arrays = parse_json(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
         known, names = {MARKER_NAME, ROOT_METADATA_NAME, *arrays}, Counter(map(os.path.normpath, archive.namelist()))
     for name in [name for name, number in names.items() if number > 1 or name.partition("/")[0] not in known][:1]:
         yield f"{path}: {name} is there twice, or belongs to none of its arrays"
@@ -94,8 +97,8 @@ def _store(path: Path, is_read: bool) -> Iterator[str]:
 
 
 def _table(table: Path, marker: store.Marker) -> Iterator[str]:
-    text, _, last = table.read_bytes().rpartition(TABLE_MARK.encode())
-    if not (sums := json.loads(last).get("sha256", {})):
+    text, _, last = read_bytes(table).rpartition(TABLE_MARK.encode())
+    if not (sums := parse_json(last).get("sha256", {})):
         yield Remark(f"{table} has no SHA-256: an earlier version wrote it")
     elif (found := hashlib.sha256(text).hexdigest()) != sums[""]:
         yield f"{table} has the SHA-256 {found} without its last line, which has {sums['']}"

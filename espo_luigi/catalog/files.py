@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cftime
 import h5py
@@ -25,6 +25,7 @@ from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes
 from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.netcdf import check_extent, check_hdf5
 
 # The coordinate with the days from a stamp to the middle of its interval.
 TO_MIDPOINT = "days_to_midpoint"
@@ -36,8 +37,6 @@ REFUSED_CALENDARS = ("julian", "utc", "tai")
 _WITH_ZONE = re.compile(
     r"(.* since \s*\d+-\d+-\d+[T ]\s*\d+(?::\d+){0,2}(?:\.\d*)?)\s*(?:[+-]\s*\d+(?::\d+)?| \d+(?::\d+)?|[A-Za-z/_]+)\s*"
 )
-# Raw data of a dozen variables and hourly steps stay far below; more takes minutes and gigabytes to open.
-MOST_VARIABLES, LONGEST_DIMENSION = 2000, 5_000_000
 # SciPy, which reads compressed files, has all of their bytes in memory.
 _MOST_UNZIPPED = 2**31
 
@@ -65,7 +64,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     path = _checked(path, options, folder=not path.endswith(".zip"))
     store = zarr_store(path)
     arrays = arrays_of(store, {**options, **(options.get("backend_kwargs") or {})})
-    _check_extent(len(arrays), max((size for array in arrays.values() for size in array.shape), default=0))
+    check_extent(len(arrays), max((size for array in arrays.values() for size in array.shape), default=0))
     if unsafe := unsafe_codec(arrays):
         raise DataError(
             f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "
@@ -192,74 +191,14 @@ def _check_contents(path: str, options: Mapping[str, Any]) -> None:
         inner = options.get("backend_kwargs") or {}
         given = options.get("storage_options") or inner.get("storage_options") or {}
         with fsspec.open(path, **given) as file, HDF5_LOCK, h5py.File(file, "r") as held:
-            _check_hdf5(held)
+            check_hdf5(held)
     elif h5py.is_hdf5(path):
         with HDF5_LOCK, h5py.File(path, "r") as held:
-            _check_hdf5(held)
+            check_hdf5(held)
     else:
         unzipped = read_bytes(path, _MOST_UNZIPPED, unzip=True) if path.endswith(".gz") else None
         with netCDF4.Dataset(path, memory=unzipped) as classic:
-            _check_extent(len(classic.variables), max((dim.size for dim in classic.dimensions.values()), default=0))
-
-
-def _check_hdf5(file: h5py.File) -> None:
-    """Refuse values in other files, which HDF5 reads without a word, whatever they are; loops; and too many objects."""
-    objects = longest = 0
-    soft, groups, to_see = [], {file["/"].id}, [file["/"]]
-    while to_see:
-        group = to_see.pop()
-        for name in group:
-            objects += 1
-            _check_extent(objects, longest)
-            link = group.get(name, getlink=True)
-            if isinstance(link, h5py.ExternalLink):
-                _refuse_part(f"{name} is a link to {link.filename}, another file")
-            if isinstance(link, h5py.SoftLink):
-                soft.append((group, name))  # not followed yet: an external link may lie on its way
-                continue
-            found = group[name]
-            if isinstance(found, h5py.Group):
-                if found.id in groups:
-                    _refuse_part(f"the group {name} is there twice, and may be inside of itself")
-                groups.add(found.id)
-                to_see.append(found)
-            longest = max(longest, _longest_of(found))
-    for group, name in soft:
-        if name in group and isinstance(group[name], h5py.Group):
-            _refuse_part(f"{name} is a link to a group")
-    _check_extent(objects, longest)
-
-
-def _longest_of(part: h5py.HLObject) -> int:
-    """Return the longest dimension of a dataset, and 0 of anything else; refuse values in other files."""
-    if not isinstance(part, h5py.Dataset):
-        return 0
-    elsewhere = [name for name, *_ in part.external or ()]
-    if part.is_virtual:
-        elsewhere += [source.file_name for source in part.virtual_sources() if source.file_name != "."]
-    if elsewhere:
-        _refuse_part(f"the values of {part.name} are in {elsewhere[0]}, another file")
-    return max(part.shape or (), default=0)
-
-
-def _refuse_part(what: str) -> NoReturn:
-    raise DataError(
-        f"{what}; expected all values in the file itself, each once, as a file of others might name a private one. "
-        "Have its owner write the values into a new file, or catalogue the other file"
-    )
-
-
-def _check_extent(variables: int, longest: int) -> None:
-    if variables > MOST_VARIABLES:
-        raise DataError(
-            f"it has more than {MOST_VARIABLES} variables; expected a dataset of a few. Write those that you need into "
-            "a file of their own"
-        )
-    if longest > LONGEST_DIMENSION:
-        raise DataError(
-            f"a dimension has {longest} steps; expected {LONGEST_DIMENSION} at most, which are 500 years of hours. The "
-            "file is damaged, or its steps are too short"
-        )
+            check_extent(len(classic.variables), max((dim.size for dim in classic.dimensions.values()), default=0))
 
 
 def _check_times(raw: xr.Dataset) -> None:

@@ -23,7 +23,7 @@ from espo_luigi.commands import views
 from espo_luigi.commands.docs import docs
 from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
-from espo_luigi.files import drop_foreign_backend, ready_standard_streams
+from espo_luigi.files import drop_foreign_backend, read_bytes, ready_standard_streams
 
 if TYPE_CHECKING:
     from luigi import Task
@@ -132,7 +132,7 @@ def _unexpected(error: Exception, words: list[str]) -> str:
 def _no_text_in_settings() -> str:
     """Return which luigi.cfg is no text, and where; nothing if all are texts."""
     for path in (os.environ.get("LUIGI_CONFIG_PATH") or "luigi.cfg", "luigi.cfg"):
-        content = Path(path).read_bytes() if Path(path).is_file() else b""
+        content = read_bytes(path) if Path(path).is_file() else b""
         try:
             place = content.decode().find("\0")
         except UnicodeDecodeError as error:

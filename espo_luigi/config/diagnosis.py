@@ -13,6 +13,7 @@ from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import ByFileName, Ignored, Integer, Named, Names, Period, Periods, Refused, Section, Unit
 from espo_luigi.methods.base import method_named
 from espo_luigi.methods.xsdba import PROPERTIES, Property
+from espo_luigi.science.definitions import fault_in, fault_of_name
 
 # Short names of xsdba's methods, in `perfect_model.methods`.
 METHODS_BY_NAME = {
@@ -26,10 +27,14 @@ def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
     """Definitions as an ordinary dictionary, as xclim's loader of indicators wants, with xsdba's current names."""
     if not isinstance(value.get("indicators"), dict) or not value["indicators"]:
         raise ValueError("expected a mapping `indicators` that defines each property")
+    if fault := fault_in(value):
+        raise ValueError(fault)
     return {**value, "indicators": {name: _renamed(name, one) for name, one in value["indicators"].items()}}
 
 
 def _renamed(name: str, definition: Any) -> dict[str, Any]:
+    if fault := fault_of_name(name):
+        raise ValueError(f"a property has the name {name!r}; {fault}")
     base = definition.get("base") if isinstance(definition, dict) else None
     if not isinstance(base, str):
         raise ValueError(f"expected a mapping with a `base` for the property {name}")

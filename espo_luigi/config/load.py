@@ -35,6 +35,7 @@ from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
 
 logger = logging.getLogger(__name__)
+_MOST_BASES = 20
 
 SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
 SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS, "warminglevels")
@@ -146,6 +147,8 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
     itself = path.resolve()
     if itself in above:
         raise ConfigurationError(f"{path}: its `base` leads back to the file itself. Name another file.")
+    if len(above) > _MOST_BASES:
+        raise ConfigurationError(f"{path} is a `base` of a `base` {len(above)} times; expected {_MOST_BASES} at most.")
     file = read_yaml(path)
     if "base" in file.content:
         base, place = file.content["base"], file.places["base",]

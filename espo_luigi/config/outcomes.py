@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,7 @@ from espo_luigi.fields import (
 )
 from espo_luigi.files import MOST_JSON_BYTES, read_bytes
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.definitions import fault_in
 
 logger = logging.getLogger(__name__)
 Dataset = Literal["scenario", "simulation", "reference"]
@@ -106,9 +108,12 @@ class IndicatorsSection(FromXscen):
         if not path.is_file():
             raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
         try:
-            return {**given, "module": str(path), "definitions": read_yaml(path).content}
+            definitions = read_yaml(path).content
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        if fault := fault_in(definitions):
+            raise ValueError(f"{path}: {fault}")
+        return {**given, "module": str(path), "definitions": definitions}
 
 
 class ClimatologicalOp(FromXscen):
@@ -150,10 +155,14 @@ class Aggregate(FromXscen):
 def files_of(path: Path) -> dict[str, bytes]:
     """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name.
 
-    Raises OSError as `files.read_bytes` does.
+    Raises OSError as `files.read_bytes` does, and for a file beside it that is a link to another folder.
     """
     read, most = ((".cpg", ".dbf", ".prj"), 2**31) if path.suffix.lower() == ".shp" else ((), MOST_JSON_BYTES)
     beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
+    # Only the first has a name that the user has chosen; texts of the others come into names and messages.
+    folders = {os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))}
+    if outside := [one for one in beside if os.path.dirname(os.path.realpath(one)) not in folders]:
+        raise OSError(f"{outside[0]} is a link to another folder; expected a file beside {path.name}: copy it there")
     return {one.name: read_bytes(one, most) for one in (path, *sorted(beside))}
 
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import netCDF4
+import h5py
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export.netcdf import Layout, Stretch, write_netcdf
-from espo_luigi.files import aside_of, load_json, write_atomically, write_new
+from espo_luigi.files import aside_of, load_json, open_regular, write_atomically, write_new
 from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import check_replaceable
@@ -152,8 +152,9 @@ def _kept(path: Path, noted: Mapping[str, Collection[str]], id: str) -> str:
 
 
 def _export_id(path: Path) -> str:
-    with netCDF4.Dataset(path) as file:
-        return str(getattr(file, EXPORT_ID, ""))
+    with open_regular(path) as opened, h5py.File(opened) as file:
+        value = file.attrs.get(EXPORT_ID, "")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 class _Notes:

@@ -17,7 +17,8 @@ from espo_luigi.files import parse_json, read_text
 from espo_luigi.publication.origin import UUID
 from espo_luigi.publication.products import LOOK_AT_RAW_FILES, find_products, raw_files
 
-_DATASET = re.compile(r"((?:[\w-]+\.){5,}[\w-]+)(?:\.v|#v?)(\d+)\b")
+# It begins where a name does: from each of its points on, it would be looked through again.
+_DATASET = re.compile(r"(?<![\w-])(?<![\w-]\.)((?:[\w-]+\.){5,}[\w-]+)(?:\.v|#v?)(\d+)\b")
 # A version's folder in ESGF's tree. It has files (CMIP6), or variables' folders with files (CMIP5), or is a Zarr store.
 _IN_TREE = re.compile(r"((?:[^/]+/){6,}v\d+)(?:/[^/]+){0,2}/?$")
 # In an export of errata, the identifiers of issues, which are UUIDs, too.

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
 from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, drawing, panels_of, short, units_text
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.conservative import cells_of
+from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, circular, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.regrid import horizontal_of
@@ -84,8 +86,8 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
     maps = reader.dataset(one.ensemble, load=False) if one.ensemble else None
     source, is_of_regions = maps, False
     if one.regions and reader.has(one.regions):
-        with xr.open_dataset(one.regions.with_suffix(".nc"), engine="h5netcdf") as ds:
-            source, is_of_regions = ds.drop_dims("realization", errors="ignore").load(), True
+        with open_regular(one.regions.with_suffix(".nc")) as file:
+            source, is_of_regions = load_netcdf(file, without=["realization"]), True
     if source is None:
         return
     for base, of in _percentiles(source).items():

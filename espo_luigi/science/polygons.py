@@ -6,14 +6,18 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from espo_luigi.errors import DataError
 from espo_luigi.files import parse_json
 
 # The names of coordinate systems in degrees east and north: WGS 84, NAD83 and ETRS89.
 _DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
+# So many vertices are mended, or joined, in seconds however their edges cross.
+_FEW_VERTICES, _SAMPLE, _MOST_CROSSINGS = 50, 100, 1000
 _POLYGONS = ("Polygon", "MultiPolygon", "GeometryCollection")
 
 
@@ -47,6 +51,8 @@ def read_polygons(files: Mapping[str, bytes]) -> list[tuple[str, Any, Mapping[st
         west, south, east, north = shape.bounds
         if not shape.is_empty and not (-360 <= west <= east <= 360 and -90 <= south <= north <= 90):
             raise _projected(where, f"coordinates like {west:g}, {south:g}")
+        if not shapely.is_valid(shape):
+            check_crossings([shape], at)
         valid = shapely.make_valid(shapely.force_2d(shape))
         # GEOS does not mend all rings with numbers like 1e-300.
         if not (valid.area and valid.is_valid):
@@ -58,6 +64,29 @@ def read_polygons(files: Mapping[str, bytes]) -> list[tuple[str, Any, Mapping[st
     if not found:
         raise DataError(f"{where} holds no polygon; expected a GeoJSON file or a shapefile with one or more.")
     return found
+
+
+def check_crossings(polygons: Sequence[Any], what: str) -> None:
+    """Raise `DataError` if edges cross each other so often, by a sample of them, that GEOS would take for ever."""
+    import shapely
+
+    rings = shapely.get_rings(shapely.get_parts(shapely.get_parts(polygons)))
+    at, ring = shapely.get_coordinates(rings, return_index=True)
+    if len(at) <= _FEW_VERTICES:
+        return
+    at = at @ (1, 1j)
+    start, along = (values[ring[:-1] == ring[1:]] for values in (at[:-1], np.diff(at)))
+    pairs = 0
+    for edge in np.random.default_rng(0).integers(len(start), size=_SAMPLE):
+        to_start, other = start - start[edge], along[edge]
+        apart = (other.conj() * to_start).imag * (other.conj() * (to_start + along)).imag < 0
+        pairs += int((apart & ((along.conj() * to_start).imag * (along.conj() * (to_start - other)).imag < 0)).sum())
+    # A single pair of a large polygon's edges says nothing.
+    if pairs > 10 and (crossings := pairs * len(start) // (2 * _SAMPLE)) > _MOST_CROSSINGS:
+        raise DataError(
+            f"{what} has {len(start)} edges that cross each other some {crossings} times; expected polygons that do "
+            f"not, or {_MOST_CROSSINGS} times at most. Correct the polygons."
+        )
 
 
 def _projected(where: str, got: str) -> DataError:

@@ -6,7 +6,6 @@ that trains one block needs no more than this.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,20 +14,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.definitions import LONGEST_UNITS, is_bounded
 from espo_luigi.science.variables import variable
 
 _DIFFERENCE = "temperature: difference"
-
-# pint computes with numbers in a text: 9**9**9 takes for ever, and so do thousands of factors.
-_LONGEST = 100
-_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
-# The power of a unit or of 10: two digits, without a further power.
-_POWER = re.compile(
-    rf"(?:(?<=[^\W\d_{_SUPERSCRIPTS}])|(?<=[%°])|(?<![\w.)])10)"
-    rf"(?:\s*(?:\*\*|\^)\s*\(?[-+]?\d{{1,2}}(?:[./]\d{{1,3}})?\)?|[⁺⁻]?[{_SUPERSCRIPTS}]{{1,2}})(?![\d.])"
-)
-_WORD_FOR_POWER = r"(?:squared?|cubed|cubic|\bsq\b)"
-_OTHER_POWER = re.compile(rf"\*\*|\^|[⁺⁻{_SUPERSCRIPTS}]|{_WORD_FOR_POWER}.*{_WORD_FOR_POWER}")
 
 
 @lru_cache(maxsize=1)
@@ -49,11 +38,11 @@ def is_temperature(data: xr.DataArray) -> bool:
 
 
 def _parse(text: str, what: str) -> Any:
-    if len(text) > _LONGEST or _OTHER_POWER.search(_POWER.sub("", text)):
-        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    if not is_bounded(text):
+        shown = text if len(text) <= LONGEST_UNITS else f"{text[:LONGEST_UNITS]}…"
         raise DataError(
             f"units {shown!r} of {what} are not read: got {len(text)} characters; expected CF units such as K or "
-            f"kg m-2 s-1, of at most {_LONGEST} characters, with powers of units (m**-2) and of 10 (10**-3) only."
+            f"kg m-2 s-1, of at most {LONGEST_UNITS} characters, with powers of units (m**-2) and of 10 (10**-3) only."
         )
     registry = _registry()
     try:

@@ -27,6 +27,7 @@ from espo_luigi.files import (
     HeldFolder,
     lives,
     open_folder,
+    open_regular,
     parse_json,
     process_room,
     read_object,
@@ -266,7 +267,7 @@ def _meaning(file: Path) -> str:
     """The content of a metadata file without the times in its histories; a hash of any other content."""
     if file.name == ROOT_METADATA_NAME:
         return json.dumps(parse_json(read_text(file), _without_times))
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

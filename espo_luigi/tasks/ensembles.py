@@ -7,6 +7,7 @@ import functools
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -17,6 +18,7 @@ from espo_luigi import store
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.files import open_regular
 from espo_luigi.replacing import check_ours
 from espo_luigi.science.boxes import Box
 from espo_luigi.science.extract.dataset import subset_box
@@ -332,7 +334,7 @@ def _long_table(ds: xr.Dataset) -> Iterator[store.Row]:
 def maker_of(file: Path | BinaryIO) -> str | None:
     """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
-        with h5py.File(file) as opened:
+        with open_regular(file) if isinstance(file, Path) else nullcontext(file) as held, h5py.File(held) as opened:
             return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
     # h5py's errors of damaged metadata.
     except (OSError, RuntimeError):

@@ -16,6 +16,7 @@ from espo_luigi.catalog.files import is_zarr, open_netcdf, open_zarr
 from espo_luigi.config import Extraction
 from espo_luigi.config.outcomes import ComputeDeltas
 from espo_luigi.errors import ConfigurationError, DataError, problems_in
+from espo_luigi.files import read_bytes
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import canonical, joined, minimum_calendar, whole_years
@@ -206,7 +207,7 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
     return reaching(
         {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
         section.wl,
-        parse_global_means(source.read_bytes(), str(source)) if source else global_means(),
+        parse_global_means(read_bytes(source), str(source)) if source else global_means(),
         base=_years(section.tas_baseline_period),
         window=section.window,
         any_member=section.ignore_member,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import read_object
+from espo_luigi.files import read_object, read_text
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, alone, check_catalogue
 from espo_luigi.publication.origin import (
     METADATA_NAME,
@@ -196,7 +196,7 @@ def _about() -> About:
         config_text=json.dumps(
             redacted(config.model_dump(mode="json", by_alias=True)), ensure_ascii=False, default=str
         ),
-        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in config.files},
+        config_files={str(path): redacted_text(read_text(path)) for path in config.files},
     )
 
 

@@ -583,3 +583,12 @@ def test_the_usual_interpolation_changes_no_fingerprint_if_it_is_given(content: 
     content.setdefault("regrid", {})["regrid_method"] = {"tasmax": "bilinear"}
     given = load([write(content)])
     assert given.hash == plain.hash and given.regrid.options() == plain.regrid.options()
+
+
+def test_a_chain_of_bases_has_an_end(write: Any) -> None:
+    last = write("custom: {}\n", "0.yml")
+    for number in range(1, 23):
+        last = write(f"base: {number - 1}.yml\n", f"{number}.yml")
+    with pytest.raises(ConfigurationError, match=r"1.yml is a `base` of a `base` 21 times; expected 20 at most"):
+        merged([last])
+    assert merged([last.with_name("20.yml")])[0] == {"custom": {}}

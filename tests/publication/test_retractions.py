@@ -174,3 +174,9 @@ def test_the_products_of_an_empty_folder_are_not_called_clean(
     assert "no product in" in capsys.readouterr().err
     assert cli.main(["catalog", "--check", "list", "--out", "x.json"]) == 2
     assert cli.main(["catalog", "folder"]) == 2
+
+
+def test_a_list_of_points_without_end_is_looked_through_once(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a." * 100_000)
+    with pytest.raises(CatalogError, match=r"got 'a.a.*expected tracking ids"):
+        check(tmp_path / "list", tmp_path)

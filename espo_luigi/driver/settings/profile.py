@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
+from espo_luigi.files import read_text
 from espo_luigi.jobs.dask import GPU_DIRECTIVES
 from espo_luigi.jobs.resources import LISTS, TABLES, JobOptions, parse_memory, parse_time
 from espo_luigi.jobs.settings import Site
@@ -238,7 +239,7 @@ def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dic
 def _load(where: str, path: Path) -> dict[str, Any]:
     try:
         # BaseLoader: an account called 012345 is not the number 5349.
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader) or {}
+        content = yaml.load(read_text(path), Loader=yaml.BaseLoader) or {}
     except FileNotFoundError as error:
         names, hint = ", ".join(packaged_profiles()), nearest(path.name, packaged_profiles())
         raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}{hint}") from error

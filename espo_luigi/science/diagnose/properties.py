@@ -22,6 +22,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, whole_years
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.units import as_difference, known_units, units_of, without_idle_metadata
 
@@ -36,7 +37,6 @@ REGISTRY_MODULE = "espo_properties"
 MEASURE_ATTR = "measure"
 _OF_A_SERIES = ("cat:variable", "cat:variables", "cat:date_start", "cat:date_end")
 
-_building = Lock()
 _silence = Lock()
 
 
@@ -67,6 +67,8 @@ def properties(
     ----------
     Definitions of the properties: `xsdba.properties`.
     """
+    if fault := fault_in(definitions) or next(filter(None, map(fault_of_name, definitions["indicators"])), ""):
+        raise DataError(f"The definitions of the properties cannot be used: {fault}.")
     selected = _needed_variables(_select_period(ds, period), definitions)
     resolved = json.dumps(_resolve(definitions, selected))
     made = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
@@ -181,15 +183,14 @@ def keep_compiled_run_lengths() -> None:
 def _indicators(resolved: str) -> dict[str, Indicator]:
     """Build the indicators, once per process: xclim registers each of them by name."""
     import xsdba.properties  # noqa: F401  # registers the bases
-    from xclim.core import VARIABLES
     from xclim.core.indicator import Indicator
 
     parsed = json.loads(resolved)
-    with _building, warnings.catch_warnings():
+    with further_variables() as known, warnings.catch_warnings():
         keep_compiled_run_lengths()
         warnings.filterwarnings("ignore", message="Class .* already exists and will be overwritten")
         for name, metadata in parsed["variables"].items():
-            VARIABLES.setdefault(name, metadata)
+            known.setdefault(name, metadata)
         return {
             name: Indicator.from_dict(definition, identifier=name, module=REGISTRY_MODULE)
             for name, definition in parsed["indicators"].items()

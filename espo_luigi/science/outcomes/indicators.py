@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from tempfile import NamedTemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import xarray as xr
+import yaml
 from dask._task_spec import convert_legacy_graph
 from dask.base import clone_key
 from dask.core import flatten
 
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
+from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, concat, is_lazy, rechunk, rechunk_variable
+from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -46,7 +50,8 @@ _CELLS = 3
 _LATITUDE = {"standard_name": "latitude", "units": "degrees_north"}
 # Among its latitudes, xclim asks for a temperate one.
 _TEMPERATE = 45.0
-_building, _setting = Lock(), Lock()
+_MOST_BYTES = 5_000_000
+_setting = Lock()
 
 
 def load_indicators(module: str) -> list[tuple[str, Indicator]]:
@@ -57,7 +62,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
     Raises
     ------
     ConfigurationError
-        If there is no such module or file, or if xclim refuses the file.
+        If there is no such module or file, if the file has a definition that is not safe (`definitions.fault_in`), or
+        if xclim refuses it.
     """
     import xclim
 
@@ -70,14 +76,22 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
         ]
-    with _building, warnings.catch_warnings():
+    with further_variables(), warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
         warnings.simplefilter("ignore")
         # Only xclim's warnings name the indicator.
         warnings.filterwarnings("error", "Constructing ")
         try:
+            text = read_text(module, _MOST_BYTES)
+            if fault := fault_in(yaml.safe_load(text)):
+                raise ConfigurationError(f"{module}: {fault}.")
+            # xclim opens the file twice, and somebody may change it meanwhile.
+            own.write(text.encode())
+            own.flush()
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
-            built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, mode="warn", reload=True)
+            built = xclim.build_indicator_module_from_yaml(own.name, name=_MODULE, mode="warn", reload=True)
+        except ConfigurationError:
+            raise
         except Exception as error:  # of several libraries, YAML's and yamale's among them
             reason = " ".join([f"{type(error).__name__}:", *str(error).split()]).removeprefix("UserWarning: ")
             raise ConfigurationError(
@@ -286,6 +300,8 @@ def _chosen(
             try:
                 own = _Chosen.of(name, indicator, ds, freq)
                 for output in own.outputs:
+                    if fault := fault_of_name(output):
+                        raise ConfigurationError(f"it makes {output!r}; {fault}. Set another var_name.")
                     if (other := taken.setdefault((own.freq, output), name)) != name:
                         raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
             except Exception as error:  # xclim and pint raise unrelated types

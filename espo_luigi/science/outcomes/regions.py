@@ -20,7 +20,7 @@ from espo_luigi.science.boxes import Box
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.grid import extent
 from espo_luigi.science.outcomes.natures import means_of
-from espo_luigi.science.polygons import read_polygons
+from espo_luigi.science.polygons import check_crossings, read_polygons
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
@@ -28,6 +28,8 @@ from espo_luigi.science.stack import horizontal_dims
 # Edges of polygons are straight in degrees; pieces of this length are straight on the sine of latitude, too. Parts of a
 # polygon with more vertices are cut. So many cells are outlined at a time.
 _EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
+# Above all countries and coasts: more takes minutes.
+_LONGEST_DEGREES, _MOST_VERTICES, _MOST_CROSSINGS = 30_000, 5_000_000, 5000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
             got = ", ".join(f"{key}: {str(value)[:40]!r}" for key, value in properties.items()) or "none"
             raise DataError(f"{at.rstrip(',')}: no property {name_by!r} to name regions by; got {got}.")
         found.setdefault(str(name), []).append(polygons)
+    for name, parts in found.items():
+        check_crossings(parts, f"the region {name!r}")
     return {name: shapely.union_all(parts) for name, parts in found.items()}
 
 
@@ -87,7 +91,11 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])
     means, coverage, outlines = [], [], functools.cache(lambda: _outlines(cells))
     for name, region in regions.items():
-        share = xr.DataArray(_shares(region, cells, horizontal.grid, outlines).reshape(shape), dims=horizontal.dims)
+        try:
+            shares = _shares(region, cells, horizontal.grid, outlines)
+        except DataError as error:
+            raise DataError(f"The region {name!r} {error}") from error
+        share = xr.DataArray(shares.reshape(shape), dims=horizontal.dims)
         if not (share > 0).any():
             raise DataError(
                 f"The region {name!r} lies outside of the domain: got {_told(region)}, and the grid reaches from "
@@ -125,6 +133,8 @@ def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]
         return (np.arange(distance.size) == distance.argmin()).astype(float) * is_near
     import shapely
 
+    if region.length > _LONGEST_DEGREES or shapely.get_num_coordinates(region) > _MOST_VERTICES:
+        raise _too_intricate(region)
     areas, tree = np.zeros(cells.size), outlines()
     flat = shapely.segmentize(region, _EDGE_DEGREES)
     flat = shapely.transform(flat, lambda at: np.column_stack([at[:, 0], np.sin(np.deg2rad(at[:, 1]))]))
@@ -137,7 +147,7 @@ def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]
 
 
 def _cut(polygon: Any) -> Iterator[Any]:
-    """Parts of few vertices."""
+    """Parts of few vertices. Raises `DataError` for zigzags: GEOS is slow, quadratically, in the edges a cut meets."""
     import shapely
 
     if shapely.get_num_coordinates(polygon) <= _PART_VERTICES:
@@ -145,8 +155,22 @@ def _cut(polygon: Any) -> Iterator[Any]:
         return
     west, south, east, north = polygon.bounds
     lon, lat = (west + east) / 2, (south + north) / 2
+    at, ring = shapely.get_coordinates(shapely.get_rings(shapely.get_parts(polygon)), return_index=True)
+    is_behind = at > (lon, lat)
+    if ((is_behind[1:] != is_behind[:-1]) & (ring[1:] == ring[:-1])[:, None]).sum(axis=0).max() > _MOST_CROSSINGS:
+        raise _too_intricate(polygon)
     for half in itertools.product((west, lon), (south, lat)):
         yield from _cut(shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south))
+
+
+def _too_intricate(polygon: Any) -> DataError:
+    import shapely
+
+    return DataError(
+        f"is too intricate: its outline has {shapely.get_num_coordinates(polygon)} vertices and {polygon.length:.0f} "
+        f"degrees; expected an outline that is no zigzag, of at most {_MOST_VERTICES} vertices and {_LONGEST_DEGREES} "
+        "degrees. Simplify the polygon: ogr2ogr -simplify 0.01 new.geojson FILE"
+    )
 
 
 def _outlines(cells: Cells) -> Any:

@@ -16,13 +16,12 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import pandas as pd
-import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.netcdf import NETCDF, load_netcdf
 
 log = logging.getLogger(__name__)
 BASE = (1850, 1900)
-_NETCDF = (b"CDF", b"\x89HDF")
 
 
 class Run(NamedTuple):
@@ -88,16 +87,15 @@ def parse_global_means(content: bytes, where: str) -> GlobalMeans:
         If the content is neither, or has a simulation or a year twice. `where` names the file.
     """
     try:
-        if content.startswith(_NETCDF):
-            with xr.open_dataset(io.BytesIO(content)) as ds:
-                tas = ds["tas"].transpose("time", "simulation")
-                runs = [Run(*facets) for facets in zip(*(tas[key].values.tolist() for key in Run._fields), strict=True)]
-                frame = pd.DataFrame(tas.values, index=tas["time"].dt.year.values)
+        if content.startswith(NETCDF):
+            tas = load_netcdf(io.BytesIO(content))["tas"].transpose("time", "simulation")
+            runs = [Run(*facets) for facets in zip(*(tas[key].values.tolist() for key in Run._fields), strict=True)]
+            frame = pd.DataFrame(tas.values, index=tas["time"].dt.year.values)
         else:
             frame = pd.read_csv(io.BytesIO(content), index_col="year", comment="#").astype(float)
             frame.index = frame.index.astype(int)
             runs = [Run(*_split(name)) for name in frame.columns]
-    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError, DataError) as error:
         raise DataError(
             f"{where} is no table of yearly global temperatures ({error}). Expected CSV with a column `year` and "
             "columns named like CMIP6_CanESM5_ssp585_r1i1p1f1, or NetCDF with `tas` on `time` and `simulation` and the "

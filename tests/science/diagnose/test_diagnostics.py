@@ -416,3 +416,9 @@ def test_the_heatmap_is_rescaled_between_the_best_and_the_worst_and_half_where_a
     out = heatmap({"sim": SIM, "middle": middle, "scen": SCEN.assign(aca_pr=same)})
     np.testing.assert_allclose(out.heatmap[:, 0], [1, (1.8 - 1.525) / (2 - 1.525), 0])
     np.testing.assert_array_equal(out.heatmap[:, 1], [0.5, 0.5, 0.5])
+
+
+def test_properties_whose_text_would_run_code_are_not_computed() -> None:
+    given = {"indicators": {"a": {"base": "xsdba.properties.mean", "cf_attrs": {"long_name": "{ds.__init__}"}}}}
+    with pytest.raises(DataError, match=r"indicators.a.cf_attrs.long_name` is '{ds.__init__}'; expected plain names"):
+        properties(xr.Dataset(), definitions=given, period=("2000", "2001"), to_level="none")

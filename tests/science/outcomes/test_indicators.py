@@ -12,7 +12,14 @@ from dask._task_spec import convert_legacy_graph
 from outcomes import CALENDARS, DATA, FREQUENCIES, MODULE, daily
 
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.outcomes.indicators import _chosen, checked, compute_indicators, load_indicators
+from espo_luigi.science.definitions import fault_in
+from espo_luigi.science.outcomes.indicators import (
+    MODULES,
+    _chosen,
+    checked,
+    compute_indicators,
+    load_indicators,
+)
 
 SOME = (
     *("tg_mean", "tg_mean_seasonal", "frost_days_of_winter", "growing_season_length", "prcptot_monthly", "rx5day"),
@@ -187,6 +194,61 @@ def test_two_indicators_of_a_name_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_xclim_refuses_is_named_with_the_reason(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"own.yml: xclim refuses it: \w+"):
         load_indicators(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("definition", "told"),
+    [
+        ('cf_attrs: [{long_name: "{ds.__init__.__globals__[np]}"}]', "cf_attrs.0.long_name"),
+        ('cf_attrs: {description: "{thresh!r}"}', "expected plain names of parameters in braces"),
+        ('cf_attrs: {comment: "{thresh:{ds.x}}"}', "expected plain names of parameters in braces"),
+        ('cf_attrs: {comment: "{thresh:>99999999999}"}', "expected plain names of parameters in braces"),
+        ('title: "{0.__class__}"', "indicators.a.title"),
+        *(
+            (f"cf_attrs: {{var_name: {name!r}}}", "expected (a variable|another name)")
+            for name in ("a/b", "..", "", "time", "lat", "{thresh}/b")
+        ),
+        ("parameters: {thresh: 9**9**9 degC}", "expected a number and its unit, without arithmetic"),
+        ("parameters: {thresh: {default: 9^9^9 degC}}", "expected a number and its unit, without arithmetic"),
+        ("parameters: {thresh: 99*(99+9) degC}", "expected a number and its unit, without arithmetic"),
+        ("parameters: {thresh: {units: m**9**9**9}}", "expected units"),
+        ("cf_attrs: {units: m**9**9**9}", "expected units"),
+    ],
+)
+def test_a_definition_that_would_run_code_or_take_for_ever_is_refused(
+    tmp_path: Path, definition: str, told: str
+) -> None:
+    module = written(tmp_path, f"indicators: {{a: {{base: tx_days_above, {definition}}}}}")
+    with pytest.raises(ConfigurationError, match=rf"own.yml: `.*` is .*{told}|own.yml: `.*{told}.*` is"):
+        load_indicators(module)
+
+
+def test_a_name_that_an_indicator_gets_when_it_is_computed_is_refused_if_it_is_none(tmp_path: Path) -> None:
+    text = 'indicators: {a: {base: tx_max, cf_attrs: {var_name: "a_{freq}"}}, lat: {base: tx_max}}'
+    with pytest.raises(ConfigurationError, match="indicator lat: it makes 'lat'; expected another name"):
+        checked(load_indicators(written(tmp_path, text)), VARIABLES)
+
+
+def test_variables_of_a_file_are_not_known_to_the_next(tmp_path: Path) -> None:
+    from xclim.core import VARIABLES as known
+
+    before = {name: dict(row) for name, row in known.items()}
+    uses = "indicators: {a: {compute: select_resample_op, input: {da: own}, parameters: {op: max}}}"
+    own = "variables: {own: {canonical_units: K, description: x}, tasmax: {canonical_units: mm, description: y}}\n"
+    assert [name for name, _ in load_indicators(written(tmp_path, own + uses))] == ["a"]
+    assert known == before
+    with pytest.raises(ConfigurationError, match="own which is not understood"):
+        load_indicators(written(tmp_path, uses))
+
+
+def test_texts_that_xclim_itself_has_are_sound() -> None:
+    for one in [one for module in MODULES for _, one in load_indicators(module)]:
+        values = [value for p in one._all_parameters.values() for value in (p.default, p.value)]
+        given = {str(number): value for number, value in enumerate(values) if isinstance(value, str)}
+        attrs = [{key: text for key, text in attrs.items() if isinstance(text, str)} for attrs in one.cf_attrs]
+        assert fault_in({"indicators": {"a": {"parameters": given, "cf_attrs": attrs}}}) == ""
+    for text in ("3.2", "-1E-3 kg m-2 s-1", "20 °C", "5 mm/day", "5 m**-2", "2 m²", "2QS-DEC", "BR65", "doy_90p", "<="):
+        assert fault_in({"indicators": {"a": {"parameters": {"b": text}}}}) == ""
 
 
 def test_a_file_that_is_absent_or_no_module_is_named(tmp_path: Path) -> None:

@@ -238,3 +238,24 @@ def test_polygons_of_many_vertices_are_cut_and_keep_their_area():
     star = shapely.Polygon(np.stack([-70 + radius * np.cos(angles), 50 + radius * np.sin(angles) * 0.6], axis=1))
     ds = regular(np.arange(40, 60, 1.0), np.arange(-85, -55, 1.0))
     np.testing.assert_allclose(float(region_means(ds, {"star": star})["t"][0]), mean_on_cylinder(ds, star), rtol=1e-5)
+
+
+def zigzag(teeth, height):
+    """A valid ring whose edges go up and down, `teeth` times to the east and back, of 1 degree."""
+    x, odd = np.linspace(0, 1, teeth), np.arange(teeth) % 2
+    up, down = np.column_stack([x, 1e-4 + odd * height]), np.column_stack([x, odd * (height - 2e-4)])
+    return shapely.Polygon([*up, *down[::-1]])
+
+
+@pytest.mark.parametrize(("teeth", "height"), [(10_000, 0.05), (2000, 20)])
+def test_a_zigzag_that_would_take_for_ever_is_refused(teeth, height):
+    with pytest.raises(DataError, match=r"The region 'z' is too intricate: .* vertices and \d+ degrees; expected an"):
+        region_means(regular(np.arange(0.0, 21), np.arange(0.0, 21)), {"z": zigzag(teeth, height)})
+
+
+def test_edges_that_cross_each_other_again_and_again_are_refused():
+    at = np.random.default_rng(0).uniform(1, 9, (2000, 2)).tolist()
+    ring = {"type": "Polygon", "coordinates": [[*at, at[0]]]}
+    content = json.dumps({"type": "Feature", "geometry": ring, "properties": {"name": "z"}}).encode()
+    with pytest.raises(DataError, match=r"z.geojson has 2000 edges that cross each other some \d{6} times"):
+        parse_regions({"z.geojson": content}, "name")

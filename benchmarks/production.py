@@ -103,9 +103,10 @@ def configure(folder: Path, workflow: Workflow, size: Size) -> None:
     }
     for variable in config["biasadjust"]["variables"].values():
         variable["adjusting_args"]["periods"] = period
-    if "sim_period" in config["custom"]:
-        config["custom"]["sim_period"] = period
-    for checks in (config["health_checks"], *config["health_checks"].values()):
+    if "sim_period" in (custom := config.get("custom", {})):
+        custom["sim_period"] = period
+    all_checks = config.get("health_checks", {})
+    for checks in (all_checks, *all_checks.values()):
         if isinstance(checks, dict) and "end_date" in checks:
             checks |= {"start_date": f"{period[0]}-01-01", "end_date": f"{period[1]}-12-30"}
     workflow.reduce(config, size.region, size.cells)

@@ -77,13 +77,13 @@ def _without_entries(text: str) -> str:
     done = 0
     for key in _KEY_OF_ENTRY.finditer(text):
         name, quote = key["name"] or key["bare"] or key["argument"], key["quote"] or ""
-        # JSON of ours has names of options as `key`.
-        is_shown = name == "key" and (key["argument"] or quote.endswith(('"', "&quot;", "&#34;")))
+        # JSON of ours has names of options as `key`, or several as `keys`.
+        is_shown = name in ("key", "keys") and (key["argument"] or quote.endswith(('"', "&quot;", "&#34;")))
         opening = text[key.end() : key.end() + 1]
         if key.start() < done or is_shown or not _is_secret(name, "", is_mapping=opening == "{"):
             continue
         if opening and opening in "{[(":
-            shown += text[done : key.end()], HIDDEN
+            shown += text[done : key.end()], quote, HIDDEN, quote
             done = _end_of_brackets(text, key.end(), quote)
             continue
         value = _VALUE.match(text, key.end())

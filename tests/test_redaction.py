@@ -218,6 +218,8 @@ def test_a_secret_in_a_message_is_hidden_by_its_key_also_if_it_is_nested(name: s
         shown = without_secrets(text)
         assert "hunter2" not in shown and "***" in shown and "'h'" in shown.replace('"', "'").replace("\\", "")
         assert "80" in shown
+    as_json = {**content, "keys": ["a.b"]} if not isinstance(value, bytes) else {}
+    assert json.loads(without_secrets(json.dumps(as_json))) == (as_json and {**as_json, name: "***"})
 
 
 def test_the_arguments_of_objects_in_messages_are_hidden_and_other_texts_stay() -> None:

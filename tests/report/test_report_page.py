@@ -107,8 +107,8 @@ def test_a_browser_shows_the_page_whole_and_finds_nothing_wrong(written: Path, t
         )
         assert browser.errors == []
         # Whatever a text from elsewhere made of the page, no script runs.
-        added = "const added = document.createElement('script'); added.textContent = 'window.ran = 1'"
-        assert browser.evaluate(f"(() => {{ {added}; document.head.append(added); return window.ran === undefined }})()")
+        made = "const made = document.createElement('script'); made.textContent = 'window.ran = 1'"
+        assert browser.evaluate(f"(() => {{ {made}; document.head.append(made); return window.ran === undefined }})()")
 
 
 def test_the_change_of_precipitation_is_told_of_days_with_much_of_it_though_half_are_dry(view: RunView) -> None:

@@ -323,8 +323,13 @@ def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
 
 
 def was_requeued_in_vain(job: Job) -> bool:
-    """Whether the scheduler queued the job again, as some sites have it do, though it would fail again."""
-    return is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
+    """Whether the scheduler queued the job again, as some sites have it do, though it would fail again.
+
+    It has to say so after the result was found: a short job ends before the scheduler's next answer.
+    """
+    waited, result_since = job.seen.off_node, job.files.result_since
+    told_since = waited is not None and result_since is not None and waited > result_since
+    return told_since and is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:

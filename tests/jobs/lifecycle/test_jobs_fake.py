@@ -293,6 +293,20 @@ def test_a_job_that_failed_for_good_is_not_left_to_a_queue_that_starts_it_again(
     assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
 
 
+def test_a_job_that_failed_before_it_was_seen_to_run_was_not_queued_again(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a"), retries=3, command_seconds=2.0)
+    fake.eventually(lambda: len(fake.calls("squeue")) > 1)
+    fake.misbehave("squeue", "hang")  # its last answer says that the job pends
+    fake.finish("a", "1", outcome="error", exception="ValueError: no")
+    fake.clock.go_on(5)
+    fake.behave("squeue")
+    fake.set_state("FAILED")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    fake.clock.go_on(5)
+    assert not fake.calls("scancel")
+
+
 def test_a_colleagues_job_that_a_listing_of_ones_own_lacks_is_asked_for_by_id(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(retries=3)
     handle = fake.submitted(work.order("a"), manager)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import gzip
+import hashlib
 import importlib.metadata
 import importlib.util
 import io
@@ -130,6 +131,12 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise OSError(errno.EINVAL, f"it is {kind_of_file(mode)}, expected a file", os.fspath(path))
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a regular file, in hexadecimal digits."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES, *, unzip: bool = False) -> bytes:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import MOST_BYTES, keep_rights, open_new, open_regular, parse_json, process_room, write_new
+from espo_luigi.files import MOST_BYTES, keep_rights, open_new, parse_json, process_room, sha256_of, write_new
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -378,8 +378,7 @@ def write_manifest(folder: Path, maker: str, beside: Mapping[str, Collection[str
     """Write the list of all files below a new folder, with their SHA-256, and those of files `beside` the folder."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with open_regular(path) as file:
-            files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.relative_to(folder).as_posix()] = sha256_of(path)
     said = {"made_by": maker, "files": files, "beside": {name: list(of) for name, of in (beside or {}).items()}}
     write_new(folder / MANIFEST_NAME, json.dumps(said, indent=1) + "\n", durable=True)
 

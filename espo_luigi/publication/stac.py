@@ -5,7 +5,6 @@ https://github.com/radiantearth/stac-spec/tree/v1.1.0
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ import pandas
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.files import load_json, open_regular, read_object, write_new
+from espo_luigi.files import load_json, read_object, sha256_of, write_new
 from espo_luigi.publication import footprint
 from espo_luigi.publication.catalogue import Row, ends_of, row_of
 from espo_luigi.publication.origin import About, identifier_of
@@ -339,8 +338,7 @@ def checksum_of(product: Product, name: str, former: Mapping[tuple[Any, ...], st
     if re.fullmatch(rf"{_SHA256}[0-9a-f]{{64}}", known):
         return known
     opened = identity_of(path)
-    with open_regular(path) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256_of(path)
     check_still(path, opened)
     return _SHA256 + digest
 

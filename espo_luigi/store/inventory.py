@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import InputChangedError, StoreError
-from espo_luigi.files import load_json, open_regular
+from espo_luigi.files import load_json, sha256_of
 from espo_luigi.store.marker import ID_LENGTH, MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, raise_it, render
 
 
@@ -43,8 +43,7 @@ def digest_of(path: Path, but: str = "") -> str:
     if path.is_dir():
         lines = (f"{digest_of(path / name)}  {name}\n" for name in files_of(path) if name != but)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 def files_of(path: Path) -> list[str]:

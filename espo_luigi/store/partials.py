@@ -27,11 +27,11 @@ from espo_luigi.files import (
     HeldFolder,
     lives,
     open_folder,
-    open_regular,
     parse_json,
     process_room,
     read_object,
     read_text,
+    sha256_of,
     write_atomically,
 )
 from espo_luigi.replacing import (
@@ -267,8 +267,7 @@ def _meaning(file: Path) -> str:
     """The content of a metadata file without the times in its histories; a hash of any other content."""
     if file.name == ROOT_METADATA_NAME:
         return json.dumps(parse_json(read_text(file), _without_times))
-    with open_regular(file) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return sha256_of(file)
 
 
 def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:

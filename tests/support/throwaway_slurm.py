@@ -122,7 +122,8 @@ class ThrowawayCluster(Throwaway):
             (self.folder / name).mkdir(exist_ok=True)
         names = ("slurmctld", *self.spec.node_names, "slurmdbd", "mariadbd")
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
-        (self.folder / "slurm.conf").write_text(render_slurm_conf(self.spec, self.folder, self.ports))
+        text = render_slurm_conf(self.spec, self.folder, self.ports)
+        (self.folder / "slurm.conf").write_text(text + _plugins_line())
         self._start_munge()
         if self.spec.accounting:
             self._start_accounting()
@@ -150,7 +151,7 @@ class ThrowawayCluster(Throwaway):
             "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'throwaway'; GRANT ALL ON slurm_acct.* TO slurm@'127.0.0.1'"
         )
         conf = self.folder / "slurmdbd.conf"
-        conf.write_text(render_slurmdbd_conf(self.spec, self.folder, self.ports))
+        conf.write_text(render_slurmdbd_conf(self.spec, self.folder, self.ports) + _plugins_line())
         conf.chmod(0o600)
         self.start_daemon("slurmdbd")
         self._wait_for("slurmdbd to answer", self._dbd_answers, 30)
@@ -201,7 +202,8 @@ class ThrowawayCluster(Throwaway):
             ]
         if name in ("slurmdbd", "slurmctld"):
             return [_program(name), "-D"] if name == "slurmdbd" else [_program(name), "-D", "-f", str(conf)]
-        return [*self.spec.node_prefix, _program("slurmd"), "-D", "-N", name, "-f", str(conf)]
+        stepd = ["-d", _program("slurmstepd")] if _plugins().is_dir() else []
+        return [*self.spec.node_prefix, _program("slurmd"), "-D", "-N", name, "-f", str(conf), *stepd]
 
     def _to_save(self) -> dict[str, Any]:
         return {**super()._to_save(), "accounting": self.spec.accounting, "nodes": self.spec.nodes}
@@ -212,6 +214,15 @@ def _program(name: str) -> str:
     if found is None:
         raise ClusterError(missing_packages(accounting=True) or f"{name} was not found")
     return found
+
+
+def _plugins() -> Path:
+    """The folder of the plugins of a Slurm that `.ci/newer-slurm` made; others find their own."""
+    return Path(_program("slurmd")).parent / "slurm-plugins"
+
+
+def _plugins_line() -> str:
+    return f"PluginDir={_plugins()}\n" if _plugins().is_dir() else ""
 
 
 def _as_root() -> list[str]:

@@ -1,8 +1,8 @@
 """Checks before publication that the job still owns its work.
 
 A job loses its work in three ways. A scheduler restarts it under the same id while the first process still works, for
-example on a node that stopped answering. Or the driver gives the job up and closes its claim. Or
-a second driver takes over a job of the local engine that it cannot know to be alive.
+example on a node that stopped answering. Or the driver gives the job up and closes its claim. Or a second driver takes
+over a job of the local engine that it cannot know to be alive.
 """
 
 from __future__ import annotations

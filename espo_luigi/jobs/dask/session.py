@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -111,9 +112,10 @@ def dask_session(
 
     `settings` are Dask's (``array.slicing.split_large_chunks: False``), on top of the package's own. `client` holds
     further keywords for `LocalCluster`, as in the configuration's ``dask.client``. Raises ConfigurationError for a
-    keyword that would open a server to other accounts.
+    keyword that would open a server to other accounts, JobError where the node has no 127.0.0.1.
     """
     check_client(client or {})
+    _require_loopback()
     limit_thread_pools(os.environ)
     if resources.n_workers == 1:
         # Not with nannies: they pause a worker until its process's memory shrinks.
@@ -131,6 +133,18 @@ def dask_session(
             sizes = resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB
             logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *sizes)
             yield session
+
+
+def _require_loopback() -> None:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+    except OSError as error:
+        raise JobError(
+            f"{socket.gethostname()} has no address 127.0.0.1 ({error}), which Dask's scheduler and workers take to "
+            "reach each other, also where all else is IPv6. Ask the site for it on the interface lo, or keep jobs off "
+            "this node."
+        ) from error
 
 
 def fail_on_exit(client: Client) -> None:

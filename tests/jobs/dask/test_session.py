@@ -35,6 +35,15 @@ def hold(n_bytes: int) -> int:
     return len(held)
 
 
+def test_a_node_without_the_loopback_of_ipv4_is_named() -> None:
+    begin = "from espo_luigi.jobs.dask.session import dask_session; from espo_luigi.jobs.resources import Resources"
+    code = f"{begin}; dask_session(Resources(2, 1, '400MB')).__enter__()"
+    without = 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"'
+    command = ["unshare", "--net", "sh", "-c", without, "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "has no address 127.0.0.1" in done.stderr and "interface lo" in done.stderr
+
+
 def test_the_only_worker_is_not_paused_by_memory_that_it_cannot_spill() -> None:
     with dask_session(Resources(1, 1, "400MB")) as client:
         worker = next(iter(client.cluster.workers.values()))

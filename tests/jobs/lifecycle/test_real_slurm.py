@@ -65,6 +65,7 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
         handle = manager.submit(work.order("a", options=SlurmOptions(extra={"hold": ""})))
         eventually(lambda: handle.progress.job_id is not None)
         shutil.rmtree(work.folder / "slurm_logs")
+        (work.folder / "slurm_logs").touch()  # Slurm 24.11 makes a folder that is missing
         cluster.run("scontrol", "release", job_id_of(handle))
         eventually(lambda: handle.progress.attempt == 2, 30)
         eventually(lambda: handle.progress.job_id is not None)

@@ -285,6 +285,7 @@ def test_a_job_that_asks_for_more_than_any_job_may_get_waits_in_vain(reason: str
     "ended",
     [
         *parse_squeue("1|FAILED|n1|JobLaunchFailure|wrap\n"),
+        *parse_squeue("1|FAILED|n1|RaisedSignal:53(Real-time_signal_19)|wrap\n"),
         *parse_sacct("1|FAILED|0:53|n1|2026-11-25T23:15:20|wrap\n"),
         *parse_scontrol(
             "JobId=1 JobName=wrap UserId=root(0) GroupId=root(0) JobState=FAILED Reason=JobLaunchFailure "

@@ -43,6 +43,29 @@ def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]
             yield [(str(name), place) for place in piece]
 
 
+def places_of(ds: xr.Dataset) -> Iterator[list[Block]]:
+    """Yield the blocks at a few places, of all data variables that are cut as the largest is; last, all other blocks.
+
+    There are as many places at a time as the active Dask client has threads.
+    """
+    variables = {str(name): one for name, one in ds.data_vars.variables.items() if is_written_in_blocks(one)}
+    largest = max(variables.values(), key=lambda one: one.nbytes, default=xr.Variable((), 0))
+    alike = [name for name, one in variables.items() if (one.dims, one.chunks) == (largest.dims, largest.chunks)]
+    places = _places(largest)
+    while some := list(itertools.islice(places, _threads())):
+        yield [(name, place) for place in some for name in alike]
+    yield [(name, place) for name in variables.keys() - set(alike) for place in _places(variables[name])]
+
+
+def _threads() -> int:
+    from distributed import get_client
+
+    try:
+        return sum(get_client().nthreads().values())
+    except ValueError:  # no client: blocks are computed in this thread, or by threads of this process
+        return 1
+
+
 def _number_along(axis: int, blocks: int, place: tuple[int, ...]) -> int:
     return place[axis] // blocks
 

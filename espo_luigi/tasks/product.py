@@ -259,6 +259,10 @@ class CleanUp(ProductTask):
         keys = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in NAMED_IN_ATTRIBUTES]
         return super().reading() + keys + [f"variables.{v}.{key}" for v in config.published for key in OF_THE_TABLE]
 
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return the product's chunks, of values and their flags together."""
+        return super().layout(dataset) | {"by_place": True}
+
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -191,6 +192,28 @@ def test_no_more_than_a_piece_of_whole_blocks_is_computed_at_once(tmp_path: Path
     with Recorder():
         write_store(ds, tmp_path / "a.zarr", MARKER, at_once={"loc": 7})
     assert [places for places in computed if places] == 2 * [{0, 1}, {2, 3}, {4}]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_variables_are_computed_together_at_as_many_places_as_there_are_threads(tmp_path: Path, threads: int) -> None:
+    data = dask.array.random.default_rng(1).random((10, 14), chunks=(4, 3))
+    values, flags = (("time", "loc"), data), (("time", "loc"), data > 0.5)
+    ds = xr.Dataset({"pr": values, "pr_flags": flags, "pr_days": ("loc", (data > 0.5).sum(axis=0))})
+    written, compute = [], dask.compute
+
+    def together(*arrays: Any) -> Any:
+        written.append(sum(array.size for array in arrays if isinstance(array, dask.array.Array)))
+        return compute(*arrays)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as client:
+        if threads:
+            client.enter_context(Client(processes=False, threads_per_worker=threads, dashboard_address=None))
+        patch.setattr(dask, "compute", together)
+        write_store(ds, tmp_path / "a.zarr", MARKER, by_place=True)
+        patch.undo()
+        xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds.compute())
+    # 3 x 5 places of two variables; the days, which are cut otherwise, are last.
+    assert [size for size in written if size] == (7 * [4] + [2, 5] if threads else 15 * [2] + [5])
 
 
 def test_asked_chunks_are_stored_whatever_the_dask_chunks_were(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def written(partial: Path, variable: str = "pr", within: str = "content") -> lis
     return sorted(file for file in (partial / within / variable / "c").rglob("[0-9]") if file.is_file())
 
 
-@pytest.mark.parametrize("options", [{}, {"at_once": {"y": 4}}, {"shards": None, "chunks": FILES}])
+@pytest.mark.parametrize("options", [{}, {"at_once": {"y": 4}}, {"by_place": True}, {"shards": None, "chunks": FILES}])
 def test_what_is_written_block_by_block_has_the_bytes_that_xarray_writes(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ SHAPE: dict[str, Any] = {
     "custom__sim_period": PERIOD,
     "custom__working_chunks": {"lat": 2, "lon": 10, "loc": CELLS, "time": -1},
     "custom__final_chunks": {"lat": 4, "lon": 5},
+    "flags": {},
     "health_checks__start_date": "1991-01-01",
     "health_checks__end_date": "2006-12-30",
 }

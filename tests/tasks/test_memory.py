@@ -114,4 +114,4 @@ def test_no_rule_of_the_chain_takes_more_memory_for_more_cells(tmp_path: Path, s
     assert {"RefDefault", "ReferenceCalendar", "Regrid", "Train", "Adjust", "CleanUp"} <= large.keys()
     # A piece that is held takes more: input, noise and result of each block. Dask's graphs grow with the blocks, too.
     grown = {rule: (small[rule], peak) for rule, peak in large.items() if peak - small[rule] > 1.25 * ADDED_BYTES}
-    assert not grown
+    assert not grown, (small, large)

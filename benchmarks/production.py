@@ -22,9 +22,9 @@ other workflows stay. The report, the diagnostics of whole regions, and the demo
 package's table, after `espo env --compile`: `--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`, and
 the same with `--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 24 to 200 cells, in one block of the
 stores, of a group in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells
-may take less memory. The rows of indicators, and of what is made of them, are of 80 to 10 000 cells on 26 November
-2026; those of v2 are the same. FlagMaps is of 1 021 and 2 572 cells and 71 years on that day; all rules that `--table`
-measures have `flags`.
+may take less memory. Of v2, the rows of indicators, and of what is made of them, are of 80 to 10 000 cells on 26
+November 2026, and FlagMaps is of 1 021 and 2 572 cells and 71 years on that day; all rules that `--table` measures have
+`flags`.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ from espo_luigi import tasks
 from espo_luigi.catalog import examine, files
 from espo_luigi.demo import ensure_demo, make, sources
 from espo_luigi.methods.dqm.compilation import compile_all
-from espo_luigi.tasks import product, reference, simulation
+from espo_luigi.tasks import outcomes, product, reference, simulation
 from espo_luigi.tasks.base import EspoTask
 
+ROOT = Path(__file__).parents[2]
 ROWS, COLUMNS = (12, 48), 20
 PERIOD, DAYS = ["1991", "2006"], 5844
 # As in production, a piece has many blocks.
@@ -36,6 +37,7 @@ SHAPE: dict[str, Any] = {
     "custom__working_chunks": {"lat": 2, "lon": 10, "loc": CELLS, "time": -1},
     "custom__final_chunks": {"lat": 4, "lon": 5},
     "flags": {},
+    "indicators": {"module": str(ROOT / "config/demo/indicators.yml"), "datasets": ["scenario"]},
     "health_checks__start_date": "1991-01-01",
     "health_checks__end_date": "2006-12-30",
 }
@@ -49,6 +51,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (files, "BYTES_PER_CHUNK", SERIES_BYTES),
         (reference, "SERIES_BYTES", SERIES_BYTES),
         (simulation, "FILE_BYTES", SERIES_BYTES // 4),
+        (outcomes, "_BLOCK_BYTES", SERIES_BYTES),
         (product, "BLOCK_BYTES", SERIES_BYTES),
         (product, "BLOCK_IN_TIME_BYTES", SERIES_BYTES // 2),
     ):
@@ -103,7 +106,7 @@ def peaks(folder: Path, rows: int) -> dict[str, int]:
     use(write_config(folder, raw, **{**ONE_REGION, **SHAPE, **source}), folder)
     most: dict[str, int] = defaultdict(int)
     with dask.config.set(scheduler="synchronous"):
-        for task in in_order(tasks.ConcatenationFinal(sim_id=NOLEAP)):
+        for task in in_order(tasks.Indicators(dataset="scenario", sim_id=NOLEAP, freq="YS-JAN")):
             most[type(task).__name__] = max(most[type(task).__name__], peak_of(task))
     return most
 
@@ -111,7 +114,7 @@ def peaks(folder: Path, rows: int) -> dict[str, int]:
 def test_no_rule_of_the_chain_takes_more_memory_for_more_cells(tmp_path: Path, small_blocks: None) -> None:
     compile_all()  # once, not in each child
     small, large = (peaks(tmp_path / f"rows{rows}", rows) for rows in ROWS)
-    assert {"RefDefault", "ReferenceCalendar", "Regrid", "Train", "Adjust", "CleanUp"} <= large.keys()
+    assert {"RefDefault", "ReferenceCalendar", "Regrid", "Train", "Adjust", "CleanUp", "Indicators"} <= large.keys()
     # A piece that is held takes more: input, noise and result of each block. Dask's graphs grow with the blocks, too.
     grown = {rule: (small[rule], peak) for rule, peak in large.items() if peak - small[rule] > 1.25 * ADDED_BYTES}
     assert not grown, (small, large)

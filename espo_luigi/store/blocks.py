@@ -54,7 +54,7 @@ def places_of(ds: xr.Dataset) -> Iterator[list[Block]]:
     places = _places(largest)
     while some := list(itertools.islice(places, _threads())):
         yield [(name, place) for place in some for name in alike]
-    yield [(name, place) for name in variables.keys() - set(alike) for place in _places(variables[name])]
+    yield [(name, place) for name, one in variables.items() if name not in alike for place in _places(one)]
 
 
 def _threads() -> int:

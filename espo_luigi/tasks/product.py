@@ -269,6 +269,7 @@ class CleanUp(ProductTask):
         given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
         # An audit has only the variables that it takes.
         is_whole = config.consistency is not None and {*NEEDED_FOR[config.consistency]} <= {*given}
+        limits = self.limits_of_flags(given, reference)
         there = {*given, *(TEMPERATURES if is_whole else ())}
         made = finalize.finish(
             given,
@@ -279,7 +280,8 @@ class CleanUp(ProductTask):
             derived={name: inputs for name, inputs in config.derived.items() if {*inputs} <= there},
             mask=self.sim_id in config.clean_up.problems,
             table=config.table,
-            limits=self.limits_of_flags(given, reference),
+            # In memory, 26 numbers a cell: each stretch of years would read the whole reference for them again.
+            limits=None if limits is None else limits.load(),
         )
         return self.with_possible_values(made, grid["land"])
 

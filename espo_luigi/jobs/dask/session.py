@@ -141,8 +141,8 @@ def _require_loopback() -> None:
             probe.bind(("127.0.0.1", 0))
     except OSError as error:
         raise JobError(
-            f"{socket.gethostname()} has no address 127.0.0.1 ({error}), which Dask's scheduler and workers take to "
-            "reach each other, also where all else is IPv6. Ask the site for it on the interface lo, or keep jobs off "
+            f"{socket.gethostname()} has no address 127.0.0.1 ({error}). Dask's scheduler and workers need it to reach "
+            "each other, even where all else is IPv6. Ask the site to give it to the interface lo, or keep jobs off "
             "this node."
         ) from error
 

@@ -83,9 +83,9 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     hopeless = launch_failed or (phase is Phase.PENDING and is_incurable)
     waits_for_people = "held" in reason.lower() or bool(flags & _HELD) or _is_used_up(reason)
     held = waits_for_people and phase is Phase.PENDING and not hopeless
-    # "RaisedSignal:53(Real-time_signal_19)" from 24.11 on, where JobLaunchFailure was before.
-    launched = reason != "JobLaunchFailure" and not reason.startswith("RaisedSignal:53(") and exit_code != "0:53"
-    no_log = phase is Phase.FAILED and not launched
+    # From 24.11 on, the reason is "RaisedSignal:53(Real-time_signal_19)".
+    nothing_ran = reason == "JobLaunchFailure" or reason.startswith("RaisedSignal:53(") or exit_code == "0:53"
+    no_log = phase is Phase.FAILED and nothing_ran
     reason = "" if reason == "None" else reason
     return Row(job_id, name, state, phase, node, reason, launch_failed, hopeless, held, no_log=no_log)
 

@@ -341,7 +341,7 @@ class LocalEngine:
         """Start the job, and wait until it has ended."""
         with self._lock:
             child = self._children[order.id] = self._launcher.start(order, node)
-            if order.id in self._cancelled:
+            if self._stopping or order.id in self._cancelled:  # said while it was being started
                 child.stop()
         began = time.monotonic()
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):

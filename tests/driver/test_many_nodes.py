@@ -106,7 +106,7 @@ def test_adaptive_workers_come_with_the_work_and_one_that_is_requeued_changes_no
 
 
 def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: ThrowawayCluster) -> None:
-    table = '{"jobs": 6, "memory": "600MB", "death_timeout": 3}'
+    table = '{"jobs": 6, "memory": "600MB", "death_timeout": 15}'
     # A worker without a scheduler waits for the block that it computes, 30 s at most.
     process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 8\nworker_jobs = {table}")
     eventually(lambda: bool(makers(tmp_path)) and len(workers(cluster)) == 6)
@@ -150,7 +150,7 @@ import sys
 from espo_luigi.cluster import session
 from mine import job
 if __name__ == "__main__":
-    options = {"memory": "600MB", "walltime": "10", "scheduler_memory": "600MB", "death_timeout": 3}
+    options = {"memory": "600MB", "walltime": "10", "scheduler_memory": "600MB", "death_timeout": 15}
     with session(jobs=2, wait_for_workers="100%", scheduler_in_job=sys.argv[1] == "job", **options) as client:
         print(sorted(set(client.gather(client.map(job, range(20))))), flush=True)
         if sys.argv[1] == "wait": sys.stdin.read()

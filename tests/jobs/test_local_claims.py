@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from espo_luigi.errors import JobError
+from espo_luigi.errors import JobError, StoppedError
 from espo_luigi.files import process_start
 from espo_luigi.jobs import local
 from espo_luigi.jobs.forkserver import Child
@@ -70,6 +70,41 @@ def test_a_job_claims_its_work_and_gives_it_back(order: JobOrder) -> None:
     engine.run(order)
     engine.run(order)
     assert works.begun == 2 and not order.files.claim.exists()
+
+
+class Stopped(Child):
+    """A job that works until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = self.ended.set  # type: ignore[method-assign]
+
+
+class StopsMeanwhile(Works):
+    """Starts a job while the run is being stopped, which does not yet know the job."""
+
+    engine: LocalEngine
+
+    def start(self, order: JobOrder, node_name: str) -> Child:
+        self.engine.stop()
+        return Stopped()
+
+
+def test_a_job_that_is_being_started_as_the_run_stops_is_stopped(order: JobOrder) -> None:
+    launcher = StopsMeanwhile()
+    launcher.engine = LocalEngine(launcher)
+    errors: list[StoppedError] = []
+
+    def work() -> None:
+        try:
+            launcher.engine.run(order)
+        except StoppedError as error:
+            errors.append(error)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(10)
+    assert len(errors) == 1
 
 
 def test_a_job_of_another_driver_that_lives_is_not_started_again(order: JobOrder) -> None:

@@ -147,20 +147,10 @@ def example_weights(source: xr.Dataset, cells: xr.Dataset) -> Any:
 # The domain's properties
 
 
-def of_2024(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
-    """How the official diagnostics describe a step, and its period."""
-    from espo_luigi.tasks.diagnostics import step_of
-
-    asked = step_of(config.off_diag.steps[step])
+def described(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
+    """How the diagnostics of domains describe a step, and its period."""
+    asked = (config.off_diag or config.domain_diag).steps[step].step
     return partial(diagnosed, asked), asked.period
-
-
-def of_v2(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
-    """How the diagnostics of ESPO v2 describe a step, and its period."""
-    from espo_luigi.science.diagnose.diagnosis import Step
-
-    asked = config.domain_diag
-    return partial(diagnosed, Step(asked.properties, asked.period, units=asked.change_units_arg)), asked.period
 
 
 def diagnosed(step: Any, dataset: xr.Dataset) -> xr.Dataset:

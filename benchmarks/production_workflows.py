@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from production_floor import Describer, of_2024, of_v2
+from production_floor import Describer, described
 from production_input import ROTATED_POLE, SIMULATION, Region
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +106,7 @@ WORKFLOWS = {
         pole=None,
         reduce=reduce_2024,
         add_all_rules=diagnose_regions,
-        describer=of_2024,
+        describer=described,
         pieces=1,
         most_members=1,
         whole=Whole(
@@ -124,7 +124,7 @@ WORKFLOWS = {
         pole=ROTATED_POLE,
         reduce=reduce_v2,
         add_all_rules=lambda config: None,
-        describer=of_v2,
+        describer=described,
         pieces=3,
         most_members=5,
         whole=Whole(

@@ -4,10 +4,10 @@ Imports `errors`, and of `science` the lists of allowed values. Gives `load` and
 the files is a model in a module of its own.
 """
 
-from espo_luigi.config.diagnosis import Diagnostics, DiagStep, DomainDiag, OffDiag
+from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
 from espo_luigi.config.load import load
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.searching import Extraction
 
-__all__ = ["DiagStep", "Diagnostics", "DomainDiag", "Extraction", "OffDiag", "Region", "RunConfig", "load"]
+__all__ = ["Diagnostics", "DomainDiag", "Extraction", "OffDiag", "Region", "RunConfig", "load"]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from espo_luigi.config.diagnosis import DiagStep, OffDiag
+from espo_luigi.config.diagnosis import Diagnostics, DiagStep, OffDiag
 from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
@@ -263,13 +263,15 @@ def _check_within(config: RunConfig, path: str, period: tuple[str, str], outer: 
 
 def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
     """Yield each step's path as far as its properties, whether it is of the reference, and the step."""
-    inner = "properties_and_measures"
-    for key, step in config.off_diag.steps.items() if config.off_diag else ():
-        yield f"off-diag.steps.{key}.{inner}", key == "ref", step
-    if config.diagnostics:
-        yield ".".join(REFERENCE_DIAGNOSTICS), True, config.diagnostics.reference
-        for key, step in config.diagnostics.steps.items():
-            yield f"diagnostics.{key}.{inner}", False, step
+    sections: Mapping[str, OffDiag | Diagnostics | None] = {
+        "off-diag.steps": config.off_diag,
+        "diagnostics": config.diagnostics,
+    }
+    for section, diagnosed in sections.items():
+        for key, step in diagnosed.steps.items() if diagnosed else ():
+            is_copied = (section, key) == ("diagnostics", "ref")
+            path = REFERENCE_DIAGNOSTICS if is_copied else (section, key, "properties_and_measures")
+            yield ".".join(path), key == "ref", step
 
 
 def _check_dates(config: RunConfig) -> None:

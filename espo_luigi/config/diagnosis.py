@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -12,8 +10,7 @@ from espo_luigi.config.regions import Region
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import ByFileName, Ignored, Integer, Named, Names, Period, Periods, Refused, Section, Unit
 from espo_luigi.methods.base import method_named
-from espo_luigi.methods.xsdba import PROPERTIES, Property
-from espo_luigi.science.definitions import fault_in, fault_of_name
+from espo_luigi.science.diagnose.definitions import Step, judged
 
 # Short names of xsdba's methods, in `perfect_model.methods`.
 METHODS_BY_NAME = {
@@ -23,55 +20,10 @@ METHODS_BY_NAME = {
 }
 
 
-def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Definitions as an ordinary dictionary, as xclim's loader of indicators wants, with xsdba's current names."""
-    if not isinstance(value.get("indicators"), dict) or not value["indicators"]:
-        raise ValueError("expected a mapping `indicators` that defines each property")
-    if fault := fault_in(value):
-        raise ValueError(fault)
-    return {**value, "indicators": {name: _renamed(name, one) for name, one in value["indicators"].items()}}
-
-
-def _renamed(name: str, definition: Any) -> dict[str, Any]:
-    if fault := fault_of_name(name):
-        raise ValueError(f"a property has the name {name!r}; {fault}")
-    base = definition.get("base") if isinstance(definition, dict) else None
-    if not isinstance(base, str):
-        raise ValueError(f"expected a mapping with a `base` for the property {name}")
-    current = base.replace("xclim.sdba.properties.", "xsdba.properties.", 1)
-    if not current.startswith("xsdba.properties."):
-        raise ValueError(f"the property {name} has the base {base!r}; expected xsdba.properties.NAME")
-    short = current.removeprefix("xsdba.properties.")
-    if short not in PROPERTIES:
-        raise ValueError(
-            f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
-            f"expected one of {', '.join(PROPERTIES)}{nearest(short, PROPERTIES)}"
-        )
-    _check_arguments(name, definition, PROPERTIES[short])
-    return {**definition, "base": current}
-
-
-def _check_arguments(name: str, definition: Mapping[str, Any], taken: Property) -> None:
-    given, inputs = definition.get("parameters", {}), definition.get("input", {})
-    if not isinstance(given, Mapping) or not isinstance(inputs, Mapping):
-        raise ValueError(f"expected mappings `input` and `parameters` for the property {name}")
-    for key in given:
-        if key not in taken.parameters:
-            raise ValueError(
-                f"the property {name} has the parameter {key!r}; expected one of {', '.join(taken.parameters)}"
-                f"{nearest(str(key), taken.parameters)}"
-            )
-    if set(inputs) != set(taken.inputs) or not all(isinstance(one, str) for one in inputs.values()):
-        raise ValueError(
-            f"the property {name} has the input {dict(inputs)}; expected a variable for each of "
-            f"{', '.join(taken.inputs)}, such as `input: {{{taken.inputs[0]}: tasmax}}`"
-        )
-
-
 class Asked(Section):
     """Properties over a period."""
 
-    properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
+    properties: Annotated[dict[str, Any], AfterValidator(judged)] = Field(
         description="the definitions of the properties: a YAML file, or the mapping itself"
     )
     period: Period = Field(description="first and last year; custom.ref_period by default")
@@ -86,6 +38,11 @@ class PropertiesAndMeasures(Asked):
     to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
     change_units_arg: Refused = None
 
+    @property
+    def step(self) -> Step:
+        """What is computed, as the science takes it."""
+        return Step(self.properties, self.period, self.to_level_prop, self.to_level_meas)
+
 
 class DiagStep(Section):
     """A diagnosed dataset: the reference, the simulation or the scenario."""
@@ -96,6 +53,11 @@ class DiagStep(Section):
     input: Ignored = None
     dref_for_measure: Ignored = None
 
+    @property
+    def step(self) -> Step:
+        """What is computed, as the science takes it."""
+        return self.properties_and_measures.step
+
 
 class Steps(Section):
     """The three datasets that are diagnosed."""
@@ -103,6 +65,11 @@ class Steps(Section):
     ref: DiagStep = Field(description="the reference")
     sim: DiagStep = Field(description="the regridded simulation")
     scen: DiagStep = Field(description="the scenario")
+
+    @property
+    def steps(self) -> dict[str, DiagStep]:
+        """The steps by name."""
+        return {"ref": self.ref, "sim": self.sim, "scen": self.scen}
 
 
 class OffDiag(Section):
@@ -114,22 +81,15 @@ class OffDiag(Section):
 
     @property
     def steps(self) -> dict[str, DiagStep]:
-        """The steps ref, sim and scen."""
-        return {"ref": self.each.ref, "sim": self.each.sim, "scen": self.each.scen}
+        """The steps by name."""
+        return self.each.steps
 
 
-class Diagnostics(Section):
+class Diagnostics(Steps):
     """Section `diagnostics`: the diagnostics of whole regions, of the branch stage-2024."""
 
-    reference: DiagStep = Field(alias="ref", description="the reference, from extraction.reference")
-    sim: DiagStep = Field(description="the simulations")
-    scen: DiagStep = Field(description="the scenarios")
+    ref: DiagStep = Field(description="the reference, from extraction.reference")
     input: Ignored = None
-
-    @property
-    def steps(self) -> dict[str, DiagStep]:
-        """The steps sim and scen."""
-        return {"sim": self.sim, "scen": self.scen}
 
 
 class DomainDiag(Asked):
@@ -139,6 +99,16 @@ class DomainDiag(Asked):
     change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
     to_level_prop: Ignored = None
     to_level_meas: Ignored = None
+
+    @property
+    def step(self) -> Step:
+        """What is computed, as the science takes it."""
+        return Step(self.properties, self.period, units=self.change_units_arg)
+
+    @property
+    def steps(self) -> dict[str, DomainDiag]:
+        """The steps by name: the same for all datasets."""
+        return dict.fromkeys(("ref", "sim", "scen"), self)
 
 
 def _known_methods(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,28 +1,27 @@
 """The diagnostics: properties of reference, simulation and scenario, and the improvement from simulation to scenario.
 
-Each of three sections of the configuration has rules of its own. `off-diag`: the official diagnostics of 2024, over
-small domains. `diagnostics`: those of the 2024 branch, over whole pieces, which are part of `All` where the section is
-there. `domain-diag`: ESPO v2's, over small domains.
+Each of three sections of the configuration has rules of its own, which are one family: `DiagnosisTask` diagnoses a
+dataset as its section says, over a region. `off-diag`: the official diagnostics of 2024, over small domains.
+`diagnostics`: those of the 2024 branch, over whole pieces, which are part of `All` where the section is there.
+`domain-diag`: ESPO v2's, over small domains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import luigi
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
-from espo_luigi.config import DiagStep
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose import diagnosis
-from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
+from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
@@ -37,13 +36,13 @@ from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, ma
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
 
-StepName = Literal["ref", "sim", "scen"]
 
-
-class SectionTask(EspoTask):
-    """A rule that needs a section of the configuration."""
+class DiagnosisTask(EspoTask):
+    """A rule of a section of the configuration that says what is diagnosed."""
 
     section_name: ClassVar[str] = ""
+    # The step (ref, sim or scen) whose properties the rule computes; "" for none, or several.
+    reads_step: ClassVar[str] = ""
 
     @property
     def section(self) -> Any:
@@ -55,33 +54,43 @@ class SectionTask(EspoTask):
         _ = self.section
         super().check()
 
+    def box(self) -> dict[str, Any] | None:
+        """Return the bounds of the task's domain; None for whole pieces."""
+        return None
 
-def look_for_land(cells: xr.Dataset, box: Mapping[str, Any], key: str, advice: str) -> None:
-    """Raise `ConfigurationError` if none of the reference's cells in a domain is land."""
-    if lacking := partition.missing_land(partition.cut_box(cells, box, key), box, key):
-        raise ConfigurationError(f"{lacking}. {advice}")
+    def diagnosis(self, dataset: xr.Dataset, grid: xr.Dataset | None = None, step: str = "") -> Diagnosis:
+        """Return the diagnosis of a dataset as the section asks of a step, by default the rule's.
 
+        Stacked cells need their `grid`.
+        """
+        return Diagnosis(dataset, self.section.steps[step or self.reads_step].step, self.box(), grid)
 
-def step_of(settings: DiagStep) -> Step:
-    """Return a step of the configuration as a value of the science."""
-    asked = settings.properties_and_measures
-    return Step(asked.properties, asked.period, asked.to_level_prop, asked.to_level_meas)
+    def both(self, ref_prop: xr.Dataset, grid: xr.Dataset | None = None, **datasets: xr.Dataset) -> dict[str, Any]:
+        """Return properties and measures of the datasets of steps, named {step}_prop and {step}_meas."""
+        made = {step: self.diagnosis(ds, grid, step).with_measures(ref_prop) for step, ds in datasets.items()}
+        return {f"{step}_{kind}": maps for step, of in made.items() for kind, maps in of.items()}
+
+    def look_for_land(self, cells: xr.Dataset, advice: str) -> None:
+        """Raise `ConfigurationError` if none of the reference's cells in the task's domain is land."""
+        box = {**(self.box() or {}), "tile_buffer": 0}
+        section = self.section_name.replace("_", "-")
+        key = self.context.config.name_of(f"{section}.domains.{self.wildcards['diag_domain']}")
+        if lacking := partition.missing_land(partition.cut_box(cells, box, key), box, key):
+            raise ConfigurationError(f"{lacking}. Correct the bounds, {advice}.")
 
 
 # The section `off-diag`.
 
 
-def hosting_piece(step: StepName) -> Any:
+def hosting_piece(step: str) -> Any:
     """Return a function that returns the piece whose files contain a task's domain, for a step."""
     return lambda task: task.context.config.off_diag.steps[step].domain[task.diag_domain]
 
 
-class OffDiagTask(SectionTask):
+class OffDiagTask(DiagnosisTask):
     """A rule about a domain of the section `off-diag`."""
 
     diag_domain = DiagDomainParameter()
-    # The step whose properties the rule computes, if any; rules of a step read the same keys.
-    reads_step: ClassVar[StepName | None] = None
     section_name = "off_diag"
 
     @property
@@ -91,7 +100,7 @@ class OffDiagTask(SectionTask):
 
     def reading(self) -> list[str]:
         """Return the keys of the step, of the domain, and of the piece that hosts it."""
-        if self.reads_step is None:
+        if not self.reads_step:
             return super().reading()
         step, domain = f"off-diag.steps.{self.reads_step}", str(self.diag_domain)
         return [
@@ -109,10 +118,10 @@ class OffDiagTask(SectionTask):
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
-    def diagnosis(self, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
-        """Return the diagnosis of a dataset of the rule's step over the domain."""
-        step = self.section.steps[str(self.reads_step)]
-        return Diagnosis(dataset, step_of(step), self.box(), grid if step.unstack else None)
+    def diagnosis(self, dataset: xr.Dataset, grid: xr.Dataset | None = None, step: str = "") -> Diagnosis:
+        """Return the diagnosis of a dataset, which is unstacked if its step says so."""
+        of = step or self.reads_step
+        return super().diagnosis(dataset, grid if self.section.steps[of].unstack else None, of)
 
 
 class OffDiagRefProp(OffDiagTask):
@@ -129,8 +138,7 @@ class OffDiagRefProp(OffDiagTask):
         """Raise an error if the reference has no land in the domain."""
         if not MoveRef(diag_domain=self.diag_domain).complete():
             host = self.in_reference.task
-            advice = f"Correct the bounds, take the domain away, or name another host than {host.piece}."
-            look_for_land(host.land(), self.box(), f"off-diag.domains.{self.diag_domain}", advice)
+            self.look_for_land(host.land(), f"take the domain away, or name another host than {host.piece}")
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, block by block."""
@@ -216,7 +224,7 @@ class MoveDiag(PackTask, OffDiagTask):
 LEVELS = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas")
 
 
-class DiagnosticsTask(SectionTask):
+class DiagnosticsTask(DiagnosisTask):
     """A rule of the section `diagnostics`: the 2024 branch's, over whole pieces."""
 
     # The keys that `joined` reads.
@@ -237,13 +245,13 @@ class DiagnosticsReference(DiagnosticsTask):
     resources_default = _OF_PACKING
     in_reference = upstream(RefDefault, "out_reference")
     in_grid = upstream(RefDefault, "out_grid")
+    reads_step = "ref"
     out_prop = kept("diagnostics/{piece}/{ref_source}+{piece}+diag_ref_prop.zarr")
     reads = ("diagnostics.ref.properties_and_measures",)
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties on the whole grid; the diurnal range is derived anew."""
-        bare = reference.drop_vars("dtr", errors="ignore")
-        return Diagnosis(bare, step_of(self.section.reference), grid=grid).properties()
+        return self.diagnosis(reference.drop_vars("dtr", errors="ignore"), grid).properties()
 
 
 class ConcatDiagRefProp(DiagnosticsTask):
@@ -256,7 +264,7 @@ class ConcatDiagRefProp(DiagnosticsTask):
 
     def compute(self, pieces: list[xr.Dataset]) -> xr.Dataset:
         """Put the pieces together."""
-        return self.joined(pieces, self.section.reference.properties_and_measures.to_level_prop)
+        return self.joined(pieces, self.section.ref.step.to_level)
 
 
 class Diagnostics(DiagnosticsTask):
@@ -279,11 +287,8 @@ class Diagnostics(DiagnosticsTask):
         self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
-        made = dict[str, xr.Dataset]()
-        for name, dataset in {"sim": regchunked, "scen": scenario}.items():
-            of_step = Diagnosis(dataset, step_of(self.section.steps[name]), grid=grid).with_measures(ref_prop)
-            made |= {f"diag_{name}_{kind}": maps for kind, maps in of_step.items()}
-        return made
+        made = self.both(ref_prop, grid, sim=regchunked, scen=scenario)
+        return {f"diag_{name}": maps for name, maps in made.items()}
 
 
 class ConcatenationDiag(DiagnosticsTask):
@@ -321,7 +326,7 @@ class DiagImprovedEtHeatmap(DiagnosticsTask):
 # The section `domain-diag`.
 
 
-class DomainDiagTask(SectionTask):
+class DomainDiagTask(DiagnosisTask):
     """A rule of the section `domain-diag`: ESPO v2's."""
 
     section_name = "domain_diag"
@@ -329,11 +334,6 @@ class DomainDiagTask(SectionTask):
     def box(self) -> dict[str, Any]:
         """Return the bounds of the task's domain."""
         return dict(self.section.domains[self.diag_domain].arguments())
-
-    def diagnosis(self, dataset: xr.Dataset) -> Diagnosis:
-        """Return the diagnosis of a dataset over the domain, in the configured units."""
-        section = self.section
-        return Diagnosis(dataset, Step(section.properties, section.period, units=section.change_units_arg), self.box())
 
 
 _DOMAIN_DIAG_KEYS = (
@@ -350,6 +350,7 @@ class DiagRef(DomainDiagTask):
     diag_domain = DiagDomainParameter()
     resources_default = Resources(n_workers=6, cpus_per_task=6, memory="90GB", time="10")
     uncut = ("in_fullregion",)
+    reads_step = "ref"
     in_fullregion = upstream(MakeRef, "out_fullregion")
     out_computed = temporary("{ref_source}+{domain}+{diag_domain}+ref-prop.zarr")
     out_prop = packed("diagnostics/{ref_source}/{domain}/{diag_domain}/ref-prop.zarr.zip", "out_computed")
@@ -358,10 +359,7 @@ class DiagRef(DomainDiagTask):
     def look(self) -> None:
         """Raise an error if the reference has no land in the domain."""
         if not self.complete():
-            box = self.box() | {"tile_buffer": 0}
-            key = self.context.config.name_of(f"domain-diag.domains.{self.diag_domain}")
-            cells = self.context.reference_on_its_first_day
-            look_for_land(cells, box, key, "Correct the bounds, or take the domain away.")
+            self.look_for_land(self.context.reference_on_its_first_day, "or take the domain away")
 
     def compute(self, fullregion: xr.Dataset) -> xr.Dataset:
         """Compute the properties."""
@@ -462,9 +460,6 @@ class Diag(DomainDiagTask):
         )
         # A regional simulation's product may have few of the domain's cells, or none.
         scenario = diagnosis.spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
-        sim, scen = (self.diagnosis(of).with_measures(ref_prop) for of in (simulation, scenario))
-        return {
-            **{f"sim_{kind}_computed": maps for kind, maps in sim.items()},
-            **{f"scen_{kind}_computed": maps for kind, maps in scen.items()},
-            "improvement_computed": diagnosis.improvement(sim["meas"], scen["meas"]),
-        }
+        made = self.both(ref_prop, sim=simulation, scen=scenario)
+        made["improvement"] = diagnosis.improvement(made["sim_meas"], made["scen_meas"])
+        return {f"{name}_computed": maps for name, maps in made.items()}

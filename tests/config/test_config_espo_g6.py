@@ -172,7 +172,7 @@ diagnostics:
 """
     )
     config = load([FOLDER / "config.yml", FOLDER / "paths.yml", more])
-    properties = config.diagnostics.reference.properties_and_measures.properties
+    properties = config.diagnostics.ref.properties_and_measures.properties
     assert set(properties["indicators"]) == {
         "mean-tasmax",
         "mean-tasmin",

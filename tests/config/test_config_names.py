@@ -197,14 +197,14 @@ def test_old_folders_are_read(stage_2024: RunConfig, tmp_path: Path) -> None:
 
 def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_properties(stage_2024: RunConfig) -> None:
     diagnostics = stage_2024.diagnostics
-    assert list(diagnostics.steps) == ["sim", "scen"]
+    assert list(diagnostics.steps) == ["ref", "sim", "scen"]
     assert diagnostics.steps["sim"].unstack is True
     assert diagnostics.steps["scen"].unstack is False
     assert diagnostics.steps["sim"].properties_and_measures.to_level_prop == "diag-sim-prop"
     assert diagnostics.steps["scen"].properties_and_measures.to_level_meas == "diag-scen-meas"
-    assert list(diagnostics.reference.properties_and_measures.properties["indicators"]) == ["mean-pr"]
-    assert diagnostics.reference.properties_and_measures.to_level_prop == "diag-ref-prop"
-    assert diagnostics.reference.unstack is True
+    assert list(diagnostics.ref.properties_and_measures.properties["indicators"]) == ["mean-pr"]
+    assert diagnostics.ref.properties_and_measures.to_level_prop == "diag-ref-prop"
+    assert diagnostics.ref.unstack is True
 
 
 def test_steps_of_small_domains_have_properties_and_levels(stage_2024: RunConfig) -> None:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 from espo_luigi.config import health_checks
 from espo_luigi.methods import together
 from espo_luigi.methods import xsdba as xsdba_arguments
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, PROPERTIES
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
+from espo_luigi.science.diagnose.definitions import known_properties
 
 
 def parameters(function: Any) -> dict[str, bool]:
@@ -86,9 +87,10 @@ def test_properties_and_what_they_take_are_those_of_xsdba() -> None:
     import xsdba.properties as module
 
     found = {name: one for name, one in vars(module).items() if isinstance(one, module.StatisticalProperty)}
-    assert set(PROPERTIES) == set(found)
+    known = known_properties()
+    assert set(known) == set(found)
     for name, one in found.items():
         own = [key for key in inspect.signature(one).parameters if key in one.parameters and key != "ds"]
-        taken = PROPERTIES[name]
+        taken = known[name]
         assert {*taken.inputs, *taken.parameters} == set(own), name
         assert list(taken.inputs) == [key for key in own if key.startswith("da")], name

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
 from espo_luigi.science.chunks import concat, rechunk
+from espo_luigi.science.diagnose.definitions import Step
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
 from espo_luigi.science.units import in_units, without_idle_metadata
@@ -25,20 +25,6 @@ RATIO = "measures.RATIO"
 CELLS_IN_A_BLOCK = 300
 # The day of the reference, counted from 0, on which its land has values; ESPO-G's choice.
 DAY_WITH_LAND = 130
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is computed of a dataset: `definitions` and `period` as `properties` takes them, and levels of the results.
-
-    With `units`, only the variables named there are used, each after its conversion.
-    """
-
-    definitions: Mapping[str, Any]
-    period: Sequence[str]
-    to_level: str = "diag-properties"
-    measures_to_level: str = "diag-measures"
-    units: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +139,10 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         raise DataError(
             f"The property {sim.name!r} has no attribute {MEASURE_ATTR!r}: expected the result of `properties`."
         )
-    name = re.sub(r"^xclim\.sdba\.", "xsdba.", sim.attrs[MEASURE_ATTR])
     with quiet():
-        measured = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
+        measured = without_idle_metadata(
+            registry[sim.attrs[MEASURE_ATTR]].get_instance()(sim=sim, ref=ref).rename(sim.name)
+        )
     of_measure = str(measured.attrs.get("long_name", "")).rstrip(".").lower()
     return measured.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,9 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, whole_years
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
+from espo_luigi.science.definitions import further_variables
 from espo_luigi.science.derivations import daily_temperature_range
+from espo_luigi.science.diagnose.definitions import judged
 from espo_luigi.science.units import as_difference, known_units, units_of, without_idle_metadata
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ def properties(
     Dimensions (time, ...) in, (...) out: one variable per property, named as in the file. Thresholds are converted to
     the units of the data (precipitation as flux or depth). The calendar may be any; `dtr` is derived when it is needed
     and missing. Lazy on dask: a block of cells is a task, which reads its series once for all properties. Raises
-    `DataError` when the data have nothing in the period, or a variable that a property needs is missing or has unusable
-    units.
+    `DataError` when the definitions cannot be used, the data have nothing in the period, or a variable that a property
+    needs is missing or has unusable units.
 
     Parameters
     ----------
     ds
         Daily series; units as attributes.
     definitions
-        The parsed properties file: realm, variables, indicators {name: {base, cf_attrs, input, parameters}}. Bases of
-        old files (`xclim.sdba.properties.*`) are understood.
+        The parsed properties file: realm, variables, indicators {name: {base, cf_attrs, input, parameters}}, as
+        `definitions.judged` takes it.
     period
         First and last year, both included.
     to_level
@@ -67,8 +67,10 @@ def properties(
     ----------
     Definitions of the properties: `xsdba.properties`.
     """
-    if fault := fault_in(definitions) or next(filter(None, map(fault_of_name, definitions["indicators"])), ""):
-        raise DataError(f"The definitions of the properties cannot be used: {fault}.")
+    try:
+        definitions = judged(definitions)
+    except ValueError as error:
+        raise DataError(f"The definitions of the properties cannot be used: {error}.") from None
     selected = _needed_variables(_select_period(ds, period), definitions)
     resolved = json.dumps(_resolve(definitions, selected))
     made = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
@@ -116,7 +118,7 @@ def _select_period(ds: xr.Dataset, period: Sequence[str | int]) -> xr.Dataset:
 
 
 def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
-    names = sorted({name for of in definitions["indicators"].values() for name in of.get("input", {}).values()})
+    names = sorted({name for of in definitions["indicators"].values() for name in of["input"].values()})
     complete = ds
     if "dtr" in names and "dtr" in ds:
         complete = ds.assign(dtr=as_difference(ds["dtr"]))
@@ -130,12 +132,11 @@ def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Data
 
 
 def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
-    """Return the definitions as plain values for these data: today's bases, thresholds in the data's units."""
+    """Return the definitions as plain values for these data: thresholds in the data's units."""
     resolved = {}
     for name, definition in definitions["indicators"].items():
-        base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
-        resolved[name] = {"realm": definitions.get("realm", "generic"), **definition, "base": base}
-        inputs, threshold = definition.get("input", {}), definition.get("parameters", {}).get("thresh")
+        resolved[name] = {"realm": definitions.get("realm", "generic"), **definition}
+        inputs, threshold = definition["input"], definition.get("parameters", {}).get("thresh")
         if isinstance(threshold, str) and len(inputs) == 1:
             (variable,) = inputs.values()
             converted = _threshold_for(threshold, ds[variable])

@@ -1,0 +1,112 @@
+"""What a diagnosis computes: definitions of properties, judged in one place, and a step of the diagnostics.
+
+xsdba's source says which properties there are and what they take. It is read, not imported: to import xsdba takes
+seconds, and each `espo` command judges the configuration.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from espo_luigi.errors import nearest
+from espo_luigi.science.definitions import fault_in, fault_of_name
+
+_MODULE = "xsdba.properties."
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is computed of a dataset: judged `definitions`, first and last year, and the levels of both results.
+
+    With `units`, only the variables named there are used, each after its conversion.
+    """
+
+    definitions: Mapping[str, Any]
+    period: Sequence[str]
+    to_level: str = "diag-properties"
+    measures_to_level: str = "diag-measures"
+    units: Mapping[str, str] | None = None
+
+
+class Property(NamedTuple):
+    """The names of a property's data and of its parameters."""
+
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+@functools.cache
+def known_properties() -> Mapping[str, Property]:
+    """Return what each of xsdba's properties takes: the arguments of its function that are not set for it."""
+    package: Any = find_spec("xsdba")
+    module: Any = PathFinder.find_spec("properties", package.submodule_search_locations)
+    tree = ast.parse(module.loader.get_source("properties"))
+    functions: dict[str, list[str]] = {}
+    found: dict[str, Property] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            functions[node.name] = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            given = {str(each.arg): each.value for each in node.value.keywords}
+            if isinstance(function := given.get("compute"), ast.Name):
+                is_set = ast.literal_eval(given["parameters"]) if "parameters" in given else {}
+                taken = [name for name in functions[function.id] if name not in is_set]
+                inputs = tuple(name for name in taken if name.startswith("da"))
+                found[ast.unparse(node.targets[0])] = Property(inputs, tuple(taken[len(inputs) :]))
+    return found
+
+
+def judged(definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the definitions of properties with xsdba's current names; the input is not changed.
+
+    Bases of old files (`xclim.sdba.properties.*`) are understood.
+
+    Raises
+    ------
+    ValueError
+        If there are no definitions, one has a text that is not safe (`definitions.fault_in`), or xsdba has no such
+        property or the property takes other data or parameters.
+    """
+    if not isinstance(definitions.get("indicators"), dict) or not definitions["indicators"]:
+        raise ValueError("expected a mapping `indicators` that defines each property")
+    if fault := fault_in(definitions):
+        raise ValueError(fault)
+    return {**definitions, "indicators": {name: _judged(name, one) for name, one in definitions["indicators"].items()}}
+
+
+def _judged(name: str, definition: Any) -> dict[str, Any]:
+    if fault := fault_of_name(name):
+        raise ValueError(f"a property has the name {name!r}; {fault}")
+    base = definition.get("base") if isinstance(definition, dict) else None
+    if not isinstance(base, str):
+        raise ValueError(f"expected a mapping with a `base` for the property {name}")
+    current, known = base.replace("xclim.sdba.properties.", _MODULE, 1), known_properties()
+    if not current.startswith(_MODULE):
+        raise ValueError(f"the property {name} has the base {base!r}; expected {_MODULE}NAME")
+    short = current.removeprefix(_MODULE)
+    if short not in known:
+        raise ValueError(
+            f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
+            f"expected one of {', '.join(known)}{nearest(short, known)}"
+        )
+    given, inputs, taken = definition.get("parameters", {}), definition.get("input", {}), known[short]
+    if not isinstance(given, Mapping) or not isinstance(inputs, Mapping):
+        raise ValueError(f"expected mappings `input` and `parameters` for the property {name}")
+    for key in (key for key in given if key not in taken.parameters):
+        raise ValueError(
+            f"the property {name} has the parameter {key!r}; expected one of {', '.join(taken.parameters)}"
+            f"{nearest(str(key), taken.parameters)}"
+        )
+    if set(inputs) != set(taken.inputs) or not all(isinstance(one, str) for one in inputs.values()):
+        raise ValueError(
+            f"the property {name} has the input {dict(inputs)}; expected a variable for each of "
+            f"{', '.join(taken.inputs)}, such as `input: {{{taken.inputs[0]}: tasmax}}`"
+        )
+    return {**definition, "base": current}

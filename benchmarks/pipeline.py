@@ -7,8 +7,8 @@ Each run is the README's main job in a temporary folder, from the raw data on, t
 from the results that the jobs write themselves. Then, for each rule's longest job, with our kernels: the job once more,
 alone, beside the same task done straight, which is its inputs read into memory whole, the same science function on
 them, and the result written, without Dask's cluster. Both have as many cores as the job asked for; the best of three,
-in turns. "read" is that of Zarr stores; Extract and RefDefault read NetCDF while they compute. Rechunk is left out: it
-links files. The last line is the same as one JSON object.
+in turns. "read" is that of Zarr stores; Extract and RefDefault read NetCDF while they compute. The last line is
+the same as one JSON object.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def compare_with_straight(folder: Path, work: Path) -> dict[str, dict[str, float
     os.chdir(folder)
     by_seconds = sorted(results_of(work), key=lambda one: seconds_of(one[1]))
     longest = {result["family"]: JobFiles.at(path).order for path, result in by_seconds}
-    orders = {rule: JobOrder.parsed(read_json(path) or {}) for rule, path in longest.items() if rule != "Rechunk"}
+    orders = {rule: JobOrder.parsed(read_json(path) or {}) for rule, path in longest.items()}
     for module in job.rebuild_task(next(iter(orders.values()))).preload:
         importlib.import_module(module)
     found = {}

@@ -357,7 +357,7 @@ def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -
     kept = Kept(size_of(final), size_of(final / "reference"))
     spent: dict[str, float] = {}
     if with_floor:
-        luigi(folder, 2, "--until", "Rechunk")
+        luigi(folder, 2, "--until", "Regrid")
         with ProcessPoolExecutor(1) as alone:
             spent = alone.submit(production_floor.floor, folder, workflow.describer).result()
     summary = show(run, spent, kept)

@@ -33,7 +33,7 @@ from espo_luigi.science.diagnose import diagnosis, yearly
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}
 PROPERTIES = (*PUBLISHED, "mean_dtr", "q99_dtr")
-RULES = ("Extract", "Regrid", "Rechunk", "Train", "Adjust", "CleanUp")
+RULES = ("Extract", "Regrid", "Train", "Adjust", "CleanUp")
 JOBS_OF_A_SIMULATION = 60
 # So many simulations have stores of their own; the others are links to them.
 KINDS = 2

@@ -4,7 +4,7 @@
 |---|---|
 | `inputs` | InputCheck, RefInputCheck |
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
-| `simulation` | Extract, Regrid, Rechunk |
+| `simulation` | Extract, Regrid |
 | `adjustment` | Train, Adjust |
 | `product` | CleanUp, FinalZarr, Move, ConcatenationFinal, HealthChecks |
 | `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
@@ -92,7 +92,6 @@ from espo_luigi.tasks.report import Report as Report
 from espo_luigi.tasks.report import SeriesSummary as SeriesSummary
 from espo_luigi.tasks.report import YearlySums as YearlySums
 from espo_luigi.tasks.simulation import Extract as Extract
-from espo_luigi.tasks.simulation import Rechunk as Rechunk
 from espo_luigi.tasks.simulation import Regrid as Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.

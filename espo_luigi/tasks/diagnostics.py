@@ -32,7 +32,7 @@ from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, maps_in_a_file
+from espo_luigi.tasks.simulation import Regrid, cell_bounds, layout_of_maps, maps_in_a_file
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -150,17 +150,17 @@ class OffDiagSimPropMeas(OffDiagTask):
 
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
-    uncut = ("in_regchunked",)
-    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=hosting_piece("sim"))
+    uncut = ("in_regridded",)
+    in_regridded = summarised("regridded", (Move, Regrid), piece=hosting_piece("sim"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
     reads_step = "sim"
     out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
 
-    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
+    def compute(self, regridded: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.diagnosis(regchunked, grid).with_measures(ref_prop)
+        return self.diagnosis(regridded, grid).with_measures(ref_prop)
 
 
 class OffDiagScenPropMeas(OffDiagTask):
@@ -264,11 +264,11 @@ class Diagnostics(DiagnosticsTask):
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = _RESOURCES
-    in_regchunked = upstream(Rechunk, "out_regchunked")
+    in_regridded = upstream(Regrid, "out_regridded")
     in_grid = upstream(RefDefault, "out_grid")
     in_scenario = upstream(FinalZarr, "out_scenario")
     in_ref_prop = upstream(DiagnosticsReference, "out_prop")
-    uncut = ("in_regchunked", "in_scenario")
+    uncut = ("in_regridded", "in_scenario")
     reads = ("diagnostics.scen.properties_and_measures", "diagnostics.sim.properties_and_measures")
     out_diag_sim_prop = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_prop.zarr")
     out_diag_sim_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_meas.zarr")
@@ -276,11 +276,11 @@ class Diagnostics(DiagnosticsTask):
     out_diag_scen_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_scen_meas.zarr")
 
     def compute(
-        self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
+        self, regridded: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
         made = dict[str, xr.Dataset]()
-        for name, dataset in {"sim": regchunked, "scen": scenario}.items():
+        for name, dataset in {"sim": regridded, "scen": scenario}.items():
             of_step = Diagnosis(dataset, step_of(self.section.steps[name]), grid=grid).with_measures(ref_prop)
             made |= {f"diag_{name}_{kind}": maps for kind, maps in of_step.items()}
         return made

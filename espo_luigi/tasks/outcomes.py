@@ -37,7 +37,7 @@ from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import Move, final_archives
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.simulation import Rechunk, four_years
+from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 LEVEL = "warming_level"
@@ -319,7 +319,7 @@ class Indicators(OutcomeTask):
         lambda task: task.context.config.published,
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
     )
-    in_pieces = summarised("regchunked", (Move, Rechunk), piece=lambda task: task.pieces)
+    in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")

@@ -39,7 +39,7 @@ from espo_luigi.tasks.base import (
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
+from espo_luigi.tasks.simulation import Extract, Regrid, four_years
 
 logger = logging.getLogger(__name__)
 
@@ -318,13 +318,13 @@ class Move(PackTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 2.0
     in_scenario = upstream(FinalZarr, "out_scenario")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
+    in_regridded = upstream(Regrid, "out_regridded")
     out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
-    out_regchunked = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regchunked")
+    out_regridded = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regridded")
 
     def ports(self) -> Sequence[tuple[str, OutputPort]]:
         """Return the archives that `keep` names."""
-        archives = {"out_scenario": "pieces", "out_regchunked": "regridded"}
+        archives = {"out_scenario": "pieces", "out_regridded": "regridded"}
         return [(name, port) for name, port in super().ports() if archives[name] in self.context.config.keep]
 
     def check(self) -> None:

@@ -43,7 +43,7 @@ from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChec
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Regrid
 
 # How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
@@ -67,7 +67,7 @@ class SeriesTask(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = summarised("prop", (MoveRef, Diag))
     in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
-    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
+    in_regridded = summarised("regridded", (Move, Regrid), piece=_pieces_of_raw)
     in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
@@ -87,11 +87,11 @@ class SeriesTask(EspoTask):
         self,
         prop: xr.Dataset,
         reference: xr.Dataset,
-        regchunked: xr.Dataset | list[xr.Dataset],
+        regridded: xr.Dataset | list[xr.Dataset],
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
+        raw = stack.join_slices(regridded) if isinstance(regridded, list) else regridded
         table, derived = self.context.config.table, self.context.config.derived
         sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)

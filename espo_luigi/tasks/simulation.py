@@ -180,21 +180,6 @@ class Regrid(EspoTask):
         return {"chunks": {cells: max(1, blocks[cells] // most)}, "shards": blocks}
 
 
-class Rechunk(EspoTask):
-    """Rule `rechunk`: the regridded simulation in chunks of whole time series, as `Regrid` has written it."""
-
-    sim_id, piece = SimulationParameter(), PieceParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
-    uses_dask = False
-    only_links = True
-    in_regridded = upstream(Regrid, "out_regridded")
-    out_regchunked = temporary("{sim_id}+{piece}+regchunked.zarr")
-
-    def work(self) -> None:
-        """Link the files."""
-        self.link(self.in_regridded().path, self.out_regchunked().path)
-
-
 def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, xr.Variable]:
     """Return the bounds of the cells of a simulation in the domain, as coordinates for its conservative regridding.
 

@@ -588,7 +588,7 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     with pytest.MonkeyPatch.context() as patch:  # as if the file had come after the run's start
         patch.setattr(tasks.base.EspoTask, "check_outputs", lambda task: None)
         assert not espo_luigi.build([tasks.All()]).succeeded
-    kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
+    kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regridded", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
     adjust = tasks.Adjust(pool=NOLEAP, piece="north", var="tasmax")
@@ -646,7 +646,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
             time.sleep(0.05)
         return said(process, timeout=60).text, together, most / limit
 
-    text, together, most = goes_on(until=lambda: any(work.glob("*+regchunked.zarr")))
+    text, together, most = goes_on(until=lambda: any(work.glob("*+regridded.zarr")))
     assert "waits for room on scratch" in text
     assert max(map(len, together)) == 1
     assert 0 < most <= 1
@@ -864,7 +864,7 @@ def test_temporary_stores_can_be_kept_and_go_with_the_next_run_that_does_not_kee
     remade: tuple[Path, dict[str, int]], here: Path
 ) -> None:
     kept = {path.name for path in (here / "work").glob("*.zarr")}
-    assert {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "pr+adjusted", "cleaned_up")} <= kept
+    assert {f"{NOLEAP}+north+{name}.zarr" for name in ("regridded", "pr+adjusted", "cleaned_up")} <= kept
     get_config().set("espo", "final_format", "sharded")
     try:
         assert jobs_of(here, tasks.Move(sim_id=NOLEAP, piece="north")) == {"Move": 1}

@@ -32,7 +32,6 @@ REFERENCE = {
     "ReferenceCalendar": ("FIN/reference/{ref_source}+{piece}+{calendar}.zarr", 2, 10, "50GB"),
     "Extract": ("TMP/{sim_id}+NAM+extracted.zarr", 2, 10, "50GB"),
     "Regrid": ("TMP/{sim_id}+{piece}+regridded.zarr", 3, 9, "48GB"),
-    "Rechunk": ("TMP/{sim_id}+{piece}+regchunked.zarr", 2, 10, "50GB"),
     "Train": ("TMP/{pool}+{piece}+{var}+training.zarr", 3, 12, "100GB"),
     "Adjust": ("TMP/{pool}+{piece}+{var}+adjusted.zarr", 3, 15, "100GB"),
     "CleanUp": ("TMP/{sim_id}+{piece}+cleaned_up.zarr", 2, 6, "50GB"),

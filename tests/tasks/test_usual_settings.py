@@ -77,7 +77,7 @@ def test_a_half_finished_run_is_refused_before_anything_is_submitted_and_the_pla
 ) -> None:
     checked()  # complete: it is used as it is
     sim_id = of(tasks.ConcatenationFinal)[-1].sim_id
-    before = (*PER_PIECE, tasks.Extract, tasks.Regrid, tasks.Rechunk, tasks.Train)
+    before = (*PER_PIECE, tasks.Extract, tasks.Regrid, tasks.Train)
     gone = [
         one for one in in_order(tasks.All()) if getattr(one, "sim_id", "") == sim_id and not isinstance(one, before)
     ]

@@ -41,7 +41,7 @@ _TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
-    "this region in paths.tmpdir (cleaned_up, adjusted, regchunked, regridded, extracted), and run again"
+    "this region in paths.tmpdir (cleaned_up, adjusted, regridded, extracted), and run again"
 )
 
 

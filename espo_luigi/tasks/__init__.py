@@ -6,7 +6,7 @@
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid |
 | `adjustment` | Train, Adjust |
-| `product` | CleanUp, FinalZarr, Move, ConcatenationFinal, HealthChecks |
+| `product` | CleanUp, Move, ConcatenationFinal, HealthChecks |
 | `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
@@ -77,7 +77,6 @@ from espo_luigi.tasks.product import ConcatClean as ConcatClean
 from espo_luigi.tasks.product import ConcatCleanPreswap as ConcatCleanPreswap
 from espo_luigi.tasks.product import ConcatenationFinal as ConcatenationFinal
 from espo_luigi.tasks.product import Derive as Derive
-from espo_luigi.tasks.product import FinalZarr as FinalZarr
 from espo_luigi.tasks.product import HealthChecks as HealthChecks
 from espo_luigi.tasks.product import Move as Move
 from espo_luigi.tasks.product import Swap as Swap

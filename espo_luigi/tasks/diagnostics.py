@@ -29,7 +29,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
+from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move, PackTask
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Regrid, cell_bounds, layout_of_maps, maps_in_a_file
@@ -266,9 +266,9 @@ class Diagnostics(DiagnosticsTask):
     resources_default = _RESOURCES
     in_regridded = upstream(Regrid, "out_regridded")
     in_grid = upstream(RefDefault, "out_grid")
-    in_scenario = upstream(FinalZarr, "out_scenario")
+    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     in_ref_prop = upstream(DiagnosticsReference, "out_prop")
-    uncut = ("in_regridded", "in_scenario")
+    uncut = ("in_regridded", "in_cleaned_up")
     reads = ("diagnostics.scen.properties_and_measures", "diagnostics.sim.properties_and_measures")
     out_diag_sim_prop = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_prop.zarr")
     out_diag_sim_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_meas.zarr")
@@ -276,11 +276,11 @@ class Diagnostics(DiagnosticsTask):
     out_diag_scen_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_scen_meas.zarr")
 
     def compute(
-        self, regridded: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
+        self, regridded: xr.Dataset, grid: xr.Dataset, cleaned_up: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
         made = dict[str, xr.Dataset]()
-        for name, dataset in {"sim": regridded, "scen": scenario}.items():
+        for name, dataset in {"sim": regridded, "scen": cleaned_up}.items():
             of_step = Diagnosis(dataset, step_of(self.section.steps[name]), grid=grid).with_measures(ref_prop)
             made |= {f"diag_{name}_{kind}": maps for kind, maps in of_step.items()}
         return made

@@ -286,21 +286,6 @@ class CleanUp(ProductTask):
         return self.with_possible_values(made, grid["land"])
 
 
-class FinalZarr(EspoTask):
-    """Rule `final_zarr`: the scenario of a piece in the product's chunks."""
-
-    sim_id, piece = SimulationParameter(), PieceParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
-    uses_dask = False
-    only_links = True
-    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
-    out_scenario = temporary("day+{sim_id}+{piece}+{period}.zarr")
-
-    def work(self) -> None:
-        """Link the files: `CleanUp` has written them in the product's chunks."""
-        self.link(self.in_cleaned_up().path, self.out_scenario().path)
-
-
 class PackTask(EspoTask):
     """A rule that only packs its inputs into archives."""
 
@@ -317,9 +302,9 @@ class Move(PackTask):
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 2.0
-    in_scenario = upstream(FinalZarr, "out_scenario")
+    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     in_regridded = upstream(Regrid, "out_regridded")
-    out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
+    out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_cleaned_up")
     out_regridded = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regridded")
 
     def ports(self) -> Sequence[tuple[str, OutputPort]]:
@@ -341,7 +326,7 @@ class ConcatenationFinal(EspoTask):
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
     only_links = True
     values_in_outputs = 1.0
-    in_pieces = upstream(FinalZarr, "out_scenario", piece=every_piece)
+    in_pieces = upstream(CleanUp, "out_cleaned_up", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     uncut = ("in_pieces",)
     reads = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)

@@ -104,7 +104,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
     deadline = time.monotonic() + 300
     while not extracted.exists() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    wanted = ["FinalZarr", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
+    wanted = ["CleanUp", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
     second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
     refused = said(second, timeout=120)
     return Made(folder, said(first, timeout=800), refused, planned)
@@ -616,7 +616,7 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
     in_the_way.unlink()
-    assert jobs_of(here, tasks.All()) == {"CleanUp": 1, "FinalZarr": 1, "Move": 1}
+    assert jobs_of(here, tasks.All()) == {"CleanUp": 1, "Move": 1}
     assert list(work.iterdir()) == []
 
 

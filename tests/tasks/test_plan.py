@@ -35,7 +35,7 @@ from espo_luigi.tasks.cost import Basis, measured
 from espo_luigi.tasks.partition import simulations_of
 
 # What follows Adjust, of one region, until a product that is kept.
-NEXT = (tasks.CleanUp, tasks.FinalZarr, tasks.Move)
+NEXT = (tasks.CleanUp, tasks.Move)
 Configure = Callable[..., list[Path]]
 ROOT = Path(__file__).parent.parent.parent
 DEMO = configparser.ConfigParser()
@@ -97,7 +97,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     edit(complete_demo / "config.yml", change)
     assert cli.main(["plan"]) == 0
     # Temporary stores are there, too.
-    said = r"^stale: 6 CleanUp, 6 FinalZarr, 2 ConcatenationFinal, 2 HealthChecks, 4 OffDiagScenPropMeas, 6 Move, "
+    said = r"^stale: 6 CleanUp, 2 ConcatenationFinal, 2 HealthChecks, 4 OffDiagScenPropMeas, 6 Move, "
     said += r".*4 MoveDiag.*: clean_up\.xscen_clean_up changed since$"
     assert re.search(said, capsys.readouterr().out, re.MULTILINE)
     assert "was made of something else" not in log.text, "the plan itself says so"
@@ -118,7 +118,7 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     training = first(tasks.Train)
     adjusted, move = first(tasks.Adjust, **training.wildcards), first(tasks.Move, piece=str(training.piece))
     remove(training, adjusted, adjusted)
-    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.FinalZarr | tasks.Move)))
+    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.Move)))
     get_config().set("Train", "n_workers", "5")
     plan = planned()
     assert cli.main(["plan"]) == 1
@@ -616,4 +616,4 @@ def test_the_graph_of_a_plan_has_the_order_of_the_page_of_rules(configured: Conf
     page = (ROOT / "docs" / "reference" / "rules.md").read_text()
     drawn = before(as_mermaid(nodes_of(planned())))
     assert drawn == {rule: needed & drawn.keys() for rule, needed in before(page).items() if rule in drawn}
-    assert len(drawn) == 29
+    assert len(drawn) == 28

@@ -35,7 +35,6 @@ REFERENCE = {
     "Train": ("TMP/{pool}+{piece}+{var}+training.zarr", 3, 12, "100GB"),
     "Adjust": ("TMP/{pool}+{piece}+{var}+adjusted.zarr", 3, 15, "100GB"),
     "CleanUp": ("TMP/{sim_id}+{piece}+cleaned_up.zarr", 2, 6, "50GB"),
-    "FinalZarr": ("TMP/day+{sim_id}+{piece}+1950-2100.zarr", 2, 10, "50GB"),
     "Move": (
         "FIN/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip "
         "FIN/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",

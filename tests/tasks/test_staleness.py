@@ -344,7 +344,7 @@ def test_only_a_product_with_impossible_values_is_outdated_once_they_are_refused
         monkeypatch.setattr(product.finalize, "finish", lambda *_, **__: ds)
         cleaned = tasks.CleanUp(sim_id=NOLEAP, piece=piece)
         made = cleaned.compute([ds], ds[["lat", "lon"]].assign(land=ds["tasmax"][0] > 0))
-        following = tasks.FinalZarr(sim_id=NOLEAP, piece=piece)
+        following = tasks.Move(sim_id=NOLEAP, piece=piece)
         publish(cleaned, cleaned.marker([made]))
         publish(following, following.marker())
         return [cleaned, following]

@@ -97,7 +97,10 @@ def make(folder: Path, n: int) -> RunView:
         final=folder,
         workdir=folder / "run",
         engine="slurm",
-        products=tuple(Made("MoveDiag", f"MoveDiag {one.sim_id}", (one.improvement,), True) for one in diagnosed),
+        products=tuple(
+            Made("DiagMeasuresImprovement", f"DiagMeasuresImprovement {one.sim_id}", (one.improvement,), True)
+            for one in diagnosed
+        ),
         diagnosed=tuple(diagnosed),
     )
 

@@ -237,7 +237,12 @@ def _listed(names: Collection[str]) -> str:
 
 
 # The rules of former releases, each with the rules that do its work now.
-FORMER_RULES = {"Rechunk": ("Regrid",), "FinalZarr": ("CleanUp",)}
+FORMER_RULES = {
+    "Rechunk": ("Regrid",),
+    "FinalZarr": ("CleanUp",),
+    "MoveRef": ("OffDiagRefProp",),
+    "MoveDiag": ("OffDiagSimPropMeas", "OffDiagScenPropMeas", "DiagMeasuresImprovement"),
+}
 
 
 def no_such_rule(name: str, rules: Iterable[str]) -> str:

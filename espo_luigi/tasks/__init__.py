@@ -8,7 +8,7 @@
 | `adjustment` | Train, Adjust |
 | `product` | CleanUp, Move, ConcatenationFinal, HealthChecks |
 | `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
-| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
+| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
@@ -46,8 +46,6 @@ from espo_luigi.tasks.diagnostics import DiagMeasuresImprovement as DiagMeasures
 from espo_luigi.tasks.diagnostics import Diagnostics as Diagnostics
 from espo_luigi.tasks.diagnostics import DiagnosticsReference as DiagnosticsReference
 from espo_luigi.tasks.diagnostics import DiagRef as DiagRef
-from espo_luigi.tasks.diagnostics import MoveDiag as MoveDiag
-from espo_luigi.tasks.diagnostics import MoveRef as MoveRef
 from espo_luigi.tasks.diagnostics import OffDiagRefProp as OffDiagRefProp
 from espo_luigi.tasks.diagnostics import OffDiagScenPropMeas as OffDiagScenPropMeas
 from espo_luigi.tasks.diagnostics import OffDiagSimPropMeas as OffDiagSimPropMeas

@@ -29,7 +29,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move, PackTask
+from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Regrid, cell_bounds, layout_of_maps, maps_in_a_file
@@ -69,6 +69,8 @@ def step_of(settings: DiagStep) -> Step:
 
 
 # The section `off-diag`.
+
+_OFF_DIAG = "diagnostics/{diag_domain}/"
 
 
 def hosting_piece(step: StepName) -> Any:
@@ -114,6 +116,10 @@ class OffDiagTask(SectionTask):
         step = self.section.steps[str(self.reads_step)]
         return Diagnosis(dataset, step_of(step), self.box(), grid if step.unstack else None)
 
+    def with_measures(self, of_step: Diagnosis, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
+        """Return the step's properties and measures, by their outputs."""
+        return {f"{self.reads_step}_{kind}_computed": maps for kind, maps in of_step.with_measures(ref_prop).items()}
+
 
 class OffDiagRefProp(OffDiagTask):
     """Rule `off_diag_ref_prop`: the properties of the reference, in its own calendar."""
@@ -122,12 +128,13 @@ class OffDiagRefProp(OffDiagTask):
     uncut = ("in_reference",)
     in_reference = upstream(RefDefault, "out_reference", piece=hosting_piece("ref"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("ref"))
-    out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+    out_prop_computed = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+    out_prop = packed(_OFF_DIAG + "{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", "out_prop_computed")
     reads_step = "ref"
 
     def look(self) -> None:
         """Raise an error if the reference has no land in the domain."""
-        if not MoveRef(diag_domain=self.diag_domain).complete():
+        if not self.complete():
             host = self.in_reference.task
             advice = f"Correct the bounds, take the domain away, or name another host than {host.piece}."
             look_for_land(host.land(), self.box(), f"off-diag.domains.{self.diag_domain}", advice)
@@ -135,14 +142,6 @@ class OffDiagRefProp(OffDiagTask):
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, block by block."""
         return rechunk(self.diagnosis(reference, grid).properties(), self.context.config.custom.final_chunks)
-
-
-class MoveRef(PackTask, OffDiagTask):
-    """Rule `move_ref`: the archive of the reference's properties."""
-
-    resources_default = _OF_PACKING
-    in_prop = upstream(OffDiagRefProp, "out_prop")
-    out_prop = packed("diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", "in_prop")
 
 
 class OffDiagSimPropMeas(OffDiagTask):
@@ -153,14 +152,16 @@ class OffDiagSimPropMeas(OffDiagTask):
     uncut = ("in_regridded",)
     in_regridded = summarised("regridded", (Move, Regrid), piece=hosting_piece("sim"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
-    in_ref_prop = upstream(MoveRef, "out_prop")
+    in_ref_prop = upstream(OffDiagRefProp, "out_prop")
     reads_step = "sim"
-    out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
-    out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
+    out_sim_prop_computed = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
+    out_sim_meas_computed = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
+    out_sim_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "out_sim_prop_computed")
+    out_sim_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "out_sim_meas_computed")
 
     def compute(self, regridded: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.diagnosis(regridded, grid).with_measures(ref_prop)
+        return self.with_measures(self.diagnosis(regridded, grid), ref_prop)
 
 
 class OffDiagScenPropMeas(OffDiagTask):
@@ -170,14 +171,16 @@ class OffDiagScenPropMeas(OffDiagTask):
     resources_default = _RESOURCES
     uncut = ("in_final",)
     in_final = upstream(ConcatenationFinal, "out_final")
-    in_ref_prop = upstream(MoveRef, "out_prop")
+    in_ref_prop = upstream(OffDiagRefProp, "out_prop")
     reads_step = "scen"
-    out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
-    out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
+    out_scen_prop_computed = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
+    out_scen_meas_computed = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
+    out_scen_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_scen_prop.zarr.zip", "out_scen_prop_computed")
+    out_scen_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_scen_meas.zarr.zip", "out_scen_meas_computed")
 
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.diagnosis(final).with_measures(ref_prop)
+        return self.with_measures(self.diagnosis(final), ref_prop)
 
 
 class DiagMeasuresImprovement(OffDiagTask):
@@ -185,30 +188,14 @@ class DiagMeasuresImprovement(OffDiagTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="6GB", time="1000")
-    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
-    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
-    out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
+    in_sim_meas = upstream(OffDiagSimPropMeas, "out_sim_meas")
+    in_scen_meas = upstream(OffDiagScenPropMeas, "out_scen_meas")
+    out_improvement_computed = temporary("{sim_id}+{diag_domain}+improvement.zarr")
+    out_improvement = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+improvement.zarr.zip", "out_improvement_computed")
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         return diagnosis.improvement(sim_meas.compute(), scen_meas.compute())
-
-
-class MoveDiag(PackTask, OffDiagTask):
-    """Rule `move_diag`: the archives of a simulation's properties, measures and improvement."""
-
-    sim_id = SimulationParameter()
-    resources_default = _OF_PACKING
-    in_sim_prop = upstream(OffDiagSimPropMeas, "out_prop")
-    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
-    in_scen_prop = upstream(OffDiagScenPropMeas, "out_prop")
-    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
-    in_improvement = upstream(DiagMeasuresImprovement, "out_improvement")
-    out_sim_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "in_sim_prop")
-    out_sim_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "in_sim_meas")
-    out_scen_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_prop.zarr.zip", "in_scen_prop")
-    out_scen_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_meas.zarr.zip", "in_scen_meas")
-    out_improvement = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", "in_improvement")
 
 
 # The section `diagnostics`.

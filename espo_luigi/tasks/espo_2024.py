@@ -17,8 +17,10 @@ from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
     DiagImprovedEtHeatmap,
-    MoveDiag,
-    MoveRef,
+    DiagMeasuresImprovement,
+    OffDiagRefProp,
+    OffDiagScenPropMeas,
+    OffDiagSimPropMeas,
 )
 from espo_luigi.tasks.ports import ZarrInfo
 from espo_luigi.tasks.product import CleanUp, ConcatenationFinal, HealthChecks, Move
@@ -39,7 +41,7 @@ class Espo2024(Production):
         super().__init__(config)
         self.pieces = Boxes(config.custom.regions)
         self.summarised = {
-            "prop": (MoveRef, "out_prop"),
+            "prop": (OffDiagRefProp, "out_prop"),
             "reference": (RefDefault, "out_reference"),
             "regridded": (Move if "regridded" in config.keep else Regrid, "out_regridded"),
         }
@@ -47,11 +49,12 @@ class Espo2024(Production):
     def ends(self, run: RunContext) -> Iterator[EspoTask]:
         """Yield diagnostics of the domains, checks and what `keep` names; and those of the section `diagnostics`."""
         for domain in run.domains:
-            yield MoveRef(diag_domain=domain)
+            yield OffDiagRefProp(diag_domain=domain)
         for sim_id in run.simulations:
             yield HealthChecks(sim_id=sim_id)
             for domain in run.domains:
-                yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+                for rule in (OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement):
+                    yield rule(sim_id=sim_id, diag_domain=domain)
             for piece in partition.pieces(run) if run.config.keep else ():
                 yield Move(sim_id=sim_id, piece=piece)
         if run.config.diagnostics is None:

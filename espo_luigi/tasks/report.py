@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +35,15 @@ from espo_luigi.science.variables import variable
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
+from espo_luigi.tasks.diagnostics import (
+    Diag,
+    DiagMeasuresImprovement,
+    DiagRef,
+    OffDiagRefProp,
+    OffDiagScenPropMeas,
+    OffDiagSimPropMeas,
+    hosting_piece,
+)
 from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
@@ -65,7 +74,7 @@ class SeriesTask(EspoTask):
 
     sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_prop = summarised("prop", (MoveRef, Diag))
+    in_prop = summarised("prop", (OffDiagRefProp, Diag))
     in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regridded = summarised("regridded", (Move, Regrid), piece=_pieces_of_raw)
     in_final = final_archives(lambda task: task.context.config.published)
@@ -400,10 +409,17 @@ def run_view() -> RunView:
 def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     """The stores about each domain and simulation, in this order."""
     ends = list(ends_of_run())
-    references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
-    of_simulations = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
-    names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
+    references = {
+        task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (OffDiagRefProp, DiagRef))
+    }
+    archives: dict[tuple[str, str], dict[str, Path]] = defaultdict(dict)
+    for task in ends:
+        if isinstance(task, (Diag, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement)):
+            archives[task.diag_domain, task.sim_id] |= {
+                name.removeprefix("out_"): port.path_of(task) for name, port in task.ports() if port.packed_from
+            }
     for domain, sim_id in itertools.product(references, simulations):
-        paths = {name: getattr(of_simulations[domain, sim_id], f"out_{name}")().path for name in names}
         summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
-        yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)
+        yield Diagnosed(
+            sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **archives[domain, sim_id]
+        )

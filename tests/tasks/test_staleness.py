@@ -311,8 +311,14 @@ def test_fewer_quantiles_make_the_training_of_that_variable_and_the_following_ru
     edit(complete_demo / "config.yml", fewer_quantiles)
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
-    assert {one.partition("_")[0] for one in concerned} >= {"Train", "Adjust", "Move", "ConcatenationFinal", "MoveDiag"}
-    assert not any(one.startswith(("Regrid_", "RefDefault_", "MoveRef_")) for one in concerned)
+    assert {one.partition("_")[0] for one in concerned} >= {
+        "Train",
+        "Adjust",
+        "Move",
+        "ConcatenationFinal",
+        "OffDiagScenPropMeas",
+    }
+    assert not any(one.startswith(("Regrid_", "RefDefault_", "OffDiagRefProp_")) for one in concerned)
     assert all(task.complete() for task in walk([tasks.All()]))
     get_config().set("espo", "rerun", "stale")
     assert {task.task_id for task in walk([tasks.All()]) if not task.complete()} - {"All"} >= concerned
@@ -392,7 +398,7 @@ def test_the_report_and_its_summaries_follow_the_products_that_they_show(
     get_config().set("espo", "rerun", "stale")
     assert not tasks.Report().complete()
     get_config().set("espo", "rerun", "missing")
-    shown = tasks.MoveRef(diag_domain="Highland")
+    shown = tasks.OffDiagRefProp(diag_domain="Highland")
     publish(shown, dataclasses.replace(shown.marker(), fingerprints={"another": "one"}))
     assert not tasks.Report().complete()
 

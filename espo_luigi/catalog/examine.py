@@ -24,7 +24,6 @@ from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, day_of
-from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import LATITUDE_NAMES, LONGITUDE_NAMES, as_maps, beyond_the_grid, subset_boxes
 from espo_luigi.science.extract.input_counts import doubtful_fill
 from espo_luigi.science.extract.input_problems import (
@@ -37,6 +36,7 @@ from espo_luigi.science.extract.input_problems import (
 )
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.grid import cells_in
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ BLOCK_BYTES = 64 * 1024**2
 # To compare the names of more chunks of an array takes some ten seconds.
 MOST_CHUNKS = 5_000_000
 # The problems after which a file is not examined any further.
-LOST = ("unreadable_files", "units", "calendars", "grids")
+LOST = {name for name, kind in INPUT_PROBLEMS.items() if kind.counts == "files" and not kind.may_warn}
 
 
 @dataclass
@@ -139,7 +139,7 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapp
             held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
             continue
         for name in wanted_of(asset, match) if ds.sizes["time"] else ():
-            kind: InputProblem = "grids"
+            kind = "grids"
             units, known = str(ds[name].attrs.get("units", "")), variable(name, table)
             try:
                 as_maps(ds[name])

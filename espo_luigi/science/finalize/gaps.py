@@ -17,6 +17,7 @@ from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.chunks import REALIZATION, concat
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.quality import is_flags
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
@@ -34,8 +35,6 @@ DAYS_OF_A_GAP = 360
 # impossible where the configuration lets them through.
 LET_THROUGH = "espo_luigi_input_problems"
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
-# The problems of raw files after which a scenario may lack values on land.
-_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
 
 _TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
 
@@ -205,7 +204,7 @@ def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> 
     # Temperatures are made of each other.
     of = _TEMPERATURES if name in _TEMPERATURES else (name,)
     is_told = (
-        any(f"{kind} of {one} (" in told for kind in _LEAVE_GAPS for one in of)
+        any(f"{name} of {one} (" in told for name, kind in INPUT_PROBLEMS.items() if kind.leaves_gaps for one in of)
         or REPAIRS in attrs
         or INSERTED_DAYS in attrs
     )

@@ -14,7 +14,6 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     ByFileName,
     Chunks,
-    Ignored,
     Integer,
     Latitudes,
     Longitudes,
@@ -139,9 +138,6 @@ class Custom(Section):
             "calendars are converted to it"
         ),
     )
-    delete_in_final_zarr: Ignored = None
-    delete_in_diag: Ignored = None
-    rechunk: Ignored = None
 
     @property
     def stretches(self) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,6 @@ from espo_luigi.fields import (
     ByFileName,
     Chunks,
     Frequency,
-    Ignored,
     InputPaths,
     Integer,
     Named,
@@ -25,7 +24,6 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     Periods,
-    Refused,
     Section,
     Switch,
     Unit,
@@ -68,11 +66,6 @@ class SearchDataCatalogs(Section):
     exclusions: AnyMapping | None = Field(
         default=None, description="unwanted values of catalogue columns, written like wanted values"
     )
-    coverage_kwargs: Refused = None
-    id_columns: Refused = None
-    conversion_yaml: Refused = None
-    restrict_resolution: Refused = None
-    restrict_warming_level: Refused = None
 
     @property
     def most_members(self) -> int | None:
@@ -144,11 +137,7 @@ class ExtractDataset(Section):
         default={}, description="keyword arguments of xarray.open_dataset"
     )
     xr_combine_kwargs: AnyMapping = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
-    ensure_correct_time: Ignored = None
-    to_level: Ignored = None
     mask: bool = OmitDefault("keep values only where the fixed field `mask` is 1; of the reference", False)
-    preprocess: Refused = None
-    resample_methods: Refused = None
 
 
 class CreateMask(Section):
@@ -212,8 +201,6 @@ class Extraction(Section):
         default={},
         description="chunks of what is extracted; by default whole maps in files of some 64 MB, which suits most runs",
     )
-    properties_and_measures: Ignored = None
-    clean_up: Ignored = None
     create_mask: CreateMask | None = OmitDefault("the source cells that are interpolated from; of the simulations")
     repairs: tuple[RepairRow, ...] = OmitDefault("known defects of single simulations, repaired in this order", ())
     fill_in_time: Named[Filling] = OmitDefault(
@@ -275,7 +262,6 @@ class ExtractionSection(Section):
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(  # type: ignore[valid-type]
         default_factory=OnInputProblem, exclude=True, description="what problems with raw files do, by kind"
     )
-    clean_up: Ignored = None
 
 
 class CfGrid2d(Section):
@@ -355,8 +341,6 @@ class RegridDataset(Section):
     intermediate_grids: Named[IntermediateGrid] = Field(
         default={}, description="the grids of the cascade, from coarse to fine"
     )
-    weights_location: Ignored = None
-    to_level: Ignored = None
 
 
 def _without_default(methods: Mapping[str, RegridMethod]) -> Mapping[str, RegridMethod]:
@@ -372,8 +356,6 @@ class Regrid(Section):
     regrid_method: Annotated[Named[RegridMethod], AfterValidator(_without_default)] = OmitDefault(
         "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
     )
-    target: Ignored = None
-    weights_location: Ignored = None
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `espo_luigi.science.regrid.weigh` that are the same for all simulations."""

@@ -25,7 +25,6 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     PositiveThreshold,
-    Refused,
     Switch,
     Threshold,
     converts,
@@ -353,7 +352,6 @@ class Training(TrainingSection):
     small_amounts: SmallAmounts | None = OmitDefault(
         "{thresh}: simulated values under it are at most doubled; by our kernels, dry days become wet as nearby"
     )
-    jitter_over: Refused = None
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> Training:

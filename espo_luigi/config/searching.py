@@ -31,8 +31,8 @@ from espo_luigi.fields import (
     Unit,
 )
 from espo_luigi.redaction import redacted
-from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.geometry.boxes import Box, made_edges
 from espo_luigi.science.variables import Filling
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.

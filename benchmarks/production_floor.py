@@ -184,6 +184,7 @@ def properties(run: Any, describer: Describer) -> float:
 
 def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
     from espo_luigi.science import stack
+    from espo_luigi.science.chunks import join
     from espo_luigi.science.finalize.scenario import merge_products
     from espo_luigi.tasks import partition
     from espo_luigi.tasks.product import HealthChecks
@@ -191,10 +192,10 @@ def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
     from espo_luigi.tasks.simulation import Regrid
 
     pieces = partition.pieces(run)
-    yield "ref", stack.join_slices([opened(RefDefault(piece=piece).out_reference) for piece in pieces])
+    yield "ref", join([opened(RefDefault(piece=piece).out_reference) for piece in pieces], stack.STACKED_DIM)
     for sim_id in run.simulations:
         series = [opened(Regrid(sim_id=sim_id, piece=piece).out_regridded) for piece in pieces]
-        yield "sim", stack.join_slices(series)
+        yield "sim", join(series, stack.STACKED_DIM)
         final = HealthChecks(sim_id=sim_id).in_final
         ports = final if isinstance(final, list) else [final]
         yield "scen", merge_products([opened(port, cut=False) for port in ports])

@@ -29,8 +29,8 @@ from espo_luigi.fields import (
     Unit,
 )
 from espo_luigi.redaction import redacted
-from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.geometry.boxes import Box, made_edges
 from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import Filling
 

@@ -21,6 +21,7 @@ from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.diagnose.yearly import wet_day
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import units_of
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition, staleness
@@ -251,7 +252,7 @@ def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
 
 def _cells(dataset: xr.Dataset) -> str:
     """Return the dimension along which neighbouring cells lie."""
-    return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[1]
+    return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else horizontal_dims(dataset)[1]
 
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:

@@ -25,6 +25,7 @@ from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.inputs import TABLE, InputCheck
@@ -448,7 +449,7 @@ class Diag(DomainDiagTask):
             **self.context.config.regrid.options(),
         )
         # A regional simulation's product may have few of the domain's cells, or none.
-        scenario = diagnosis.spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
+        scenario = spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
         sim, scen = (self.diagnosis(of).with_measures(ref_prop) for of in (simulation, scenario))
         return {
             **{f"sim_{kind}_computed": maps for kind, maps in sim.items()},

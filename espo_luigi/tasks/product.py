@@ -18,12 +18,12 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
-from espo_luigi.science.chunks import REALIZATION, rechunk
+from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_derived
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
-from espo_luigi.science.finalize.outline import cut_to_outline, outline
+from espo_luigi.science.geometry.cells import cut_to_outline, horizontal_dims, outline
 from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, layout_of_pools
@@ -79,7 +79,9 @@ class ProductTask(EspoTask):
         if flagging is None or not references:
             return None
         quality.require_flags(given)
-        return stack.join_slices([quality.limits_of(one, flagging.record, flagging.season) for one in references])
+        each = [quality.limits_of(one, flagging.record, flagging.season) for one in references]
+        limits: xr.Dataset = join(each, stack.STACKED_DIM, what="The references")
+        return limits
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -97,7 +99,7 @@ def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int
     Stacked cells lie row by row: the wider the blocks, the fewer blocks read the same cells. If whole rows are less
     than 32 MB, a block has several chunks of time, up to that size.
     """
-    y, x = stack.horizontal_dims(grid)
+    y, x = horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
     column_bytes = 4 * chunks["time"] * rows
     columns = BLOCK_BYTES // column_bytes
@@ -202,7 +204,8 @@ class Derive(EspoTask):
         config, given = self.context.config, [*adjusted, *tasmax, *tasmin]
         inputs = config.derived[self.var]
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
-        cut = finalize.merged([rechunk(ds[quality.beside(ds, inputs)], blocks) for ds in given])
+        parts = [rechunk(ds[quality.beside(ds, inputs)], blocks) for ds in given]
+        cut = join(parts, attributes="drop_conflicts", what="The adjusted variables")
         made = with_derived(cut, {self.var: inputs}, config.table)[[self.var]]
         return made.assign(quality.inherited(cut, {self.var: inputs})).assign_attrs({"cat:variable": self.var})
 
@@ -266,7 +269,8 @@ class CleanUp(ProductTask):
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
-        given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
+        parts = [finalize.counted(dataset) for dataset in adjusted]
+        given = join(parts, attributes="drop_conflicts", what="The adjusted variables")
         # An audit has only the variables that it takes.
         is_whole = config.consistency is not None and {*NEEDED_FOR[config.consistency]} <= {*given}
         limits = self.limits_of_flags(given, reference)
@@ -351,7 +355,7 @@ class ConcatenationFinal(EspoTask):
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Link the chunks that lie within a piece; write those across a seam."""
-        y, _ = stack.horizontal_dims(dataset)
+        y, _ = horizontal_dims(dataset)
         paths = [info().path for info in self.in_pieces]
         in_order = paths if finalize.ascending(dataset, y) else paths[::-1]
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
@@ -402,7 +406,8 @@ class JoinTask(ProductTask):
         land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
-        cells = stack.join_slices([finalize.counted(rechunk(dataset, read), self.name) for dataset in members])
+        parts = stack.with_shared_counts([finalize.counted(rechunk(ds, read), self.name) for ds in members])
+        cells = join(parts, stack.STACKED_DIM, what="The slices")
         made = finalize.finish(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
             treatment=self.treatment(),
@@ -559,7 +564,7 @@ def _look_where_pieces_meet(context: RunContext) -> None:
     maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context)]
     if shared := partition.shared_rows(dict(maps)):
         raise ConfigurationError(f"{shared}.")
-    y, _ = stack.horizontal_dims(maps[0][1])
+    y, _ = horizontal_dims(maps[0][1])
     size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
     for name, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:
         if size > 0 and first % size:

@@ -24,12 +24,13 @@ from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
-from espo_luigi.science.chunks import REALIZATION, rechunk
+from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.seeds import cell_generator
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
@@ -100,9 +101,12 @@ class SeriesTask(EspoTask):
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw = stack.join_slices(regridded) if isinstance(regridded, list) else regridded
+        if isinstance(regridded, list):
+            regridded = join(stack.with_shared_counts(regridded), stack.STACKED_DIM, what="The slices")
         table, derived = self.context.config.table, self.context.config.derived
-        sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
+        sources = {
+            name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": regridded}.items()
+        }
         sources["adjusted"] = finalize.merge_products(final)
         shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(
@@ -248,7 +252,7 @@ class FlagMaps(EspoTask):
     def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
         """Count them, in blocks of whole rows: each block has a task for each flag."""
         merged = finalize.merge_products(flags)
-        in_rows = rechunk(merged, {stack.horizontal_dims(merged)[1]: -1})
+        in_rows = rechunk(merged, {horizontal_dims(merged)[1]: -1})
         return finalize.counts_of_flags(in_rows, finalize.merge_products(final))
 
 

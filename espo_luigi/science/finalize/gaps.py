@@ -14,13 +14,14 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.chunks import REALIZATION, concat
+from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.quality import is_flags
-from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
+from espo_luigi.science.stack import INCOMPLETE_CELLS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     if all(land[y].equals(lands[0][y]) for land in lands):
         joined = reduce(operator.or_, lands)
     else:
-        joined = concat(lands, y, combine_attrs="drop")
+        joined = join(lands, y, "drop")
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 

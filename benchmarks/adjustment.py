@@ -4,11 +4,7 @@ Prints a table and, as its last line, the same figures as one JSON object. Times
 (of one thread), block overhead included; ours are the median of several runs. Threads are compared by wall-clock time,
 the best of as many runs of each, in turns. Peak memory is that of a process which adjusts; xsdba's trains, too.
 
-With `--members`, cells are pools: members trained and adjusted together, pr with frequencies adapted in training and
-adjusting and with a limit of tails, as ESPO-G v2 has it. Noise counts as training there.
-
-With `--method QuantileDeltaMapping`, that method is measured; with `--moving-window`, in
-moving windows of 30 years with steps of 10, which xsdba gets as stacked periods.
+With `--method QuantileDeltaMapping`, that method is measured.
 
 xsdba is measured in one block of 300 cells or more, as it is. In smaller ones it takes longer per cell (of 100: 74 ms
 against 49), and how much cannot be told from other blocks: fewer are refused.
@@ -17,21 +13,15 @@ against 49), and how much cannot be told from other blocks: fewer are refused.
 from __future__ import annotations
 
 import argparse
-import functools
-import hashlib
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import measuring
 import numpy as np
 import xarray as xr
 
@@ -48,14 +38,15 @@ UNITS = {"tasmax": "K", "dtr": "K", "pr": "mm/d"}
 XSDBA_BEST_BLOCK = 300
 STEPS = ("prepare", "train", "adjust")
 REPEATS = 5
-TAIL_FACTOR = 10
+QUANTILES = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
 DQM, QDM = "DetrendedQuantileMapping", "QuantileDeltaMapping"
-MOVING = {"window": 30, "step": 10}
+Seconds = dict[str, float]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One variable's reference, historical and simulation, noleap: (cell, time), of pools (cell, member, time)."""
+    """A variable's reference, historical and simulation (cell, time), noleap."""
 
     reference: np.ndarray
     historical: np.ndarray
@@ -85,179 +76,55 @@ def make(variable: str, n_cells: int, n_years: int) -> Series:
     return Series(draw(TRAINING_YEARS, 0.0), simulation[:, start : start + TRAINING_YEARS * DAYS].copy(), simulation)
 
 
-def make_pools(variable: str, n_cells: int, n_years: int, members: int) -> Series:
-    """Make pools; the members differ by their draws."""
-    series = make(variable, n_cells * members, n_years)
-    historical, simulation = (one.reshape(n_cells, members, -1) for one in (series.historical, series.simulation))
-    return Series(series.reference[:n_cells], historical, simulation)
-
-
-def timed(call: Callable[[], Any], clock: Callable[[], float]) -> tuple[float, Any]:
+def timed(call: Callable[[], Any], clock: Clock = time.process_time) -> tuple[float, Any]:
     started = clock()
     result = call()
     return clock() - started, result
 
 
-@dataclass(frozen=True)
-class How:
-    """The method, and whether quantile delta mapping ranks in moving windows of years."""
-
-    method: str = DQM
-    moves: bool = False
-
-
 # Ours
 
 
-def adjust_ours(
-    variable: str, series: Series, training: Any, how: How, threads: int, adaptation: Any = None
-) -> np.ndarray:
-    """Adjust series, or pools; trends of pools that are divided by are left alone where they are 0."""
-    from espo_luigi.methods.dqm import quantile_mapping as qm
-    from espo_luigi.methods.dqm import ranking
-    from espo_luigi.methods.dqm.windows import YearWindow, year_windows
-
-    kind, days = KINDS[variable], np.arange(series.simulation.shape[-1])
-    shared: dict[str, Any] = {"kind": kind, "adaptation": adaptation, "threads": threads}
-    if how.method == DQM:
-        made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
-        skips = series.simulation.ndim == 3 and kind == "*"
-        return qm.adjust(series.simulation, training, made, skips_zeros=skips, **shared)[0]
-    spans = [YearWindow(0, days.size, 0, days.size)]
-    if how.moves:
-        spans = year_windows(FIRST_YEAR + days // DAYS, **MOVING)
-    plans = ranking.plan_ranks(days % DAYS + 1, days, spans, window=1, n_training_days=DAYS)
-    levels = ((np.arange(N_QUANTILES) + 0.5) / N_QUANTILES).astype("f4")
-    return ranking.adjust(series.simulation, training.factors, levels, plans, **shared)[0]
-
-
 def our_steps(
-    variable: str, series: Series, threads: int, clock: Callable[[], float] = time.process_time, how: How = How()
-) -> tuple[dict[str, float], np.ndarray, Any]:
+    variable: str, series: Series, method: str, threads: int, clock: Clock = time.process_time
+) -> tuple[Seconds, np.ndarray, Any]:
     """Seconds of each step for all cells, the scenario and what was prepared."""
     from espo_luigi.methods.dqm import quantile_mapping as qm
-    from espo_luigi.methods.dqm.windows import plan_windows
+    from espo_luigi.methods.dqm import ranking
+    from espo_luigi.methods.dqm.windows import YearWindow, plan_windows
 
-    kind = KINDS[variable]
-    n_cells = len(series.simulation)
-    seconds: dict[str, float] = {}
-    day = np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS)
-    plan_seconds, plan = timed(lambda: plan_windows(day, WINDOW), clock)
-    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
-
-    def prepare() -> Any:
-        seeds = qm.cell_seeds("benchmark", np.arange(n_cells))
-        options = {"jitter_under": JITTER[variable], "adapt_freq": ADAPT[variable]}
-        return qm.prepare(series.reference, series.historical, plan, seeds=seeds, threads=threads, **options)
-
-    seconds["prepare"], prepared = timed(prepare, clock)
-    seconds["train"], training = timed(
-        lambda: qm.train(
-            prepared.reference,
-            prepared.historical,
-            plan,
-            quantiles=quantiles,
-            kind=kind,
-            detrended=how.method == DQM,
-            threads=threads,
-        ),
-        clock,
-    )
-    seconds["train"] += plan_seconds
-    seconds["adjust"], scenario = timed(lambda: adjust_ours(variable, series, training, how, threads), clock)
-    return seconds, scenario, prepared
-
-
-def our_pools(
-    variable: str, series: Series, threads: int, clock: Callable[[], float] = time.process_time, how: How = How()
-) -> tuple[dict[str, float], np.ndarray, Any]:
-    """Seconds of training (with noise) and adjusting pools."""
-    from espo_luigi.methods.dqm import quantile_mapping as qm
-    from espo_luigi.methods.dqm.windows import plan_windows
-
-    kind, threshold = KINDS[variable], ADAPT[variable]
-    n_cells, members, _ = series.simulation.shape
-    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
-    seeds = qm.cell_seeds("reference", np.arange(n_cells))
-    of_members = np.stack([qm.cell_seeds(str(one), np.arange(n_cells)) for one in range(members)], axis=-1)
+    kind, days = KINDS[variable], np.arange(series.simulation.shape[-1])
+    seeds = qm.cell_seeds("benchmark", np.arange(len(series.simulation)))
+    options: dict[str, Any] = {"jitter_under": JITTER[variable], "adapt_freq": ADAPT[variable]}
+    windows_s, plan = timed(lambda: plan_windows(np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS), WINDOW), clock)
 
     def train() -> Any:
-        plan = plan_windows(np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS), WINDOW)
-        reference, historical = series.reference, series.historical
-        if JITTER[variable] is not None:
-            noise = {"threshold": JITTER[variable], "threads": threads}
-            reference = qm.jitter(reference, seeds=seeds, reference=True, **noise)
-            historical = qm.jitter(historical, seeds=of_members, **noise)
-        adapts = {"raw": threshold is not None, "adapt_freq_thresh": threshold, "seeds": of_members}
-        options = {"quantiles": quantiles, "kind": kind, "detrended": how.method == DQM, "threads": threads}
-        return qm.train(reference, historical, plan, **options, **adapts)
+        how: dict[str, Any] = {"quantiles": QUANTILES, "kind": kind, "detrended": method == DQM, "threads": threads}
+        return qm.train(prepared.reference, prepared.historical, plan, **how)
 
-    def adjust(training: Any) -> np.ndarray:
-        more = None
-        if threshold is not None:
-            limits = np.float32(TAIL_FACTOR) * training.raw_quantiles[..., -1]
-            more = qm.Adaptation(threshold, training.shares, of_members, limits)
-        return adjust_ours(variable, series, training, how, threads, more)
+    def adjust() -> np.ndarray:
+        how: dict[str, Any] = {"kind": kind, "threads": threads}
+        if method == DQM:
+            made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
+            return qm.adjust(series.simulation, training, made, **how)[0]
+        spans = [YearWindow(0, days.size, 0, days.size)]
+        plans = ranking.plan_ranks(days % DAYS + 1, days, spans, window=1, n_training_days=DAYS)
+        return ranking.adjust(series.simulation, training.factors, QUANTILES.astype("f4"), plans, **how)[0]
 
-    seconds: dict[str, float] = {}
-    seconds["train"], training = timed(train, clock)
-    seconds["adjust"], scenario = timed(lambda: adjust(training), clock)
-    return seconds, scenario, None
+    prepare_s, prepared = timed(
+        lambda: qm.prepare(series.reference, series.historical, plan, seeds=seeds, threads=threads, **options), clock
+    )
+    train_s, training = timed(train, clock)
+    adjust_s, scenario = timed(adjust, clock)
+    return {"prepare": prepare_s, "train": windows_s + train_s, "adjust": adjust_s}, scenario, prepared
 
 
 # xsdba
 
 
-def adjust_xsdbas(trained: Any, simulation: xr.DataArray, how: How, detrend: Any) -> xr.DataArray:
-    import xsdba
-
-    own = {"interp": "nearest", "extrapolation": "constant"}
-    if how.method == DQM:
-        return trained.adjust(simulation, detrend=detrend, **own)
-    if not how.moves:
-        return trained.adjust(simulation, **own)
-    stacked = xsdba.stack_periods(simulation, MOVING["window"], MOVING["step"])
-    return xsdba.unstack_periods(trained.adjust(stacked, **own))
-
-
-def xsdba_pools(variable: str, series: Series, prepared: Any, how: How = How()) -> tuple[dict[str, float], np.ndarray]:
-    """Seconds of the same by xsdba."""
-    import xsdba
-
-    units, kind = UNITS[variable], KINDS[variable]
-    group = xsdba.Grouper("time.dayofyear", WINDOW, add_dims=["realization"])
-    reference = as_series(series.reference, REFERENCE_FIRST_YEAR, units)
-    historical = as_series(series.historical, REFERENCE_FIRST_YEAR, units)
-    simulation = as_series(series.simulation, FIRST_YEAR, units)
-    arguments: dict[str, Any] = {"nquantiles": N_QUANTILES, "kind": kind, "group": group}
-    if ADAPT[variable] is not None:
-        arguments |= {"adapt_freq_thresh": f"{ADAPT[variable]} {units}", "max_tail_factor": TAIL_FACTOR}
-    detrend = xsdba.detrending.LoessDetrend(
-        group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube", mult_skip_zeros=kind == "*"
-    )
-
-    def train() -> Any:
-        series = [reference, historical]
-        if JITTER[variable] is not None:
-            series = [xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in series]
-        return getattr(xsdba, how.method).train(*series, **arguments)
-
-    seconds: dict[str, float] = {}
-    seconds["train"], trained = timed(train, time.process_time)
-    seconds["adjust"], scenario = timed(
-        lambda: adjust_xsdbas(trained, simulation, how, detrend),
-        time.process_time,
-    )
-    return seconds, scenario.transpose("loc", "realization", "time").values
-
-
 def as_series(values: np.ndarray, first_year: int, units: str) -> xr.DataArray:
-    n_years = values.shape[-1] // DAYS
-    times = xr.date_range(
-        f"{first_year}-01-01", f"{first_year + n_years - 1}-12-31", calendar="noleap", use_cftime=True
-    )
-    dims = ("loc", "time") if values.ndim == 2 else ("loc", "realization", "time")
-    return xr.DataArray(values, dims=dims, coords={"time": times}, attrs={"units": units})
+    times = xr.date_range(f"{first_year}-01-01", periods=values.shape[-1], calendar="noleap", use_cftime=True)
+    return xr.DataArray(values, dims=("loc", "time"), coords={"time": times}, attrs={"units": units})
 
 
 def xsdba_prepare(variable: str, series: Series) -> float:
@@ -265,25 +132,19 @@ def xsdba_prepare(variable: str, series: Series) -> float:
     import xsdba
 
     units = UNITS[variable]
-    reference, historical = (
-        as_series(one, REFERENCE_FIRST_YEAR, units) for one in (series.reference, series.historical)
-    )
+    both = [as_series(one, REFERENCE_FIRST_YEAR, units) for one in (series.reference, series.historical)]
     group = xsdba.Grouper("time.dayofyear", WINDOW)
 
     def call() -> None:
-        jittered = [
-            xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in (reference, historical)
-        ]
+        jittered = [xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in both]
         if ADAPT[variable] is not None:
             xsdba.processing.adapt_freq(*jittered, group=group, thresh=f"{ADAPT[variable]} {units}")
 
-    return timed(call, time.process_time)[0]
+    return timed(call)[0]
 
 
-def xsdba_train_and_adjust(
-    variable: str, series: Series, prepared: Any, how: How = How()
-) -> tuple[dict[str, float], np.ndarray]:
-    """Seconds of both steps, from the series that our kernels prepared, and the scenario."""
+def xsdba_steps(variable: str, series: Series, prepared: Any, method: str) -> tuple[Seconds, np.ndarray]:
+    """Seconds of the steps, training and adjusting from the series that our kernels prepared; and the scenario."""
     import xsdba
 
     units, kind = UNITS[variable], KINDS[variable]
@@ -293,32 +154,25 @@ def xsdba_train_and_adjust(
         as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in (prepared.reference, prepared.historical)
     )
     simulation = as_series(series.simulation, FIRST_YEAR, units)
-    loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
-    seconds: dict[str, float] = {}
-    seconds["train"], trained = timed(
-        lambda: getattr(xsdba, how.method).train(reference, historical, nquantiles=N_QUANTILES, kind=kind, group=group),
-        time.process_time,
-    )
-    seconds["adjust"], scenario = timed(
-        lambda: adjust_xsdbas(trained, simulation, how, loess),
-        time.process_time,
-    )
+    own: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
+    if method == DQM:
+        loess = {"f": FRACTION, "niter": 1, "d": 0, "weights": "tricube"}
+        own["detrend"] = xsdba.detrending.LoessDetrend(group=group, kind=kind, **loess)
+    how: dict[str, Any] = {"nquantiles": N_QUANTILES, "kind": kind, "group": group}
+    train_s, trained = timed(lambda: getattr(xsdba, method).train(reference, historical, **how))
+    adjust_s, scenario = timed(lambda: trained.adjust(simulation, **own))
+    seconds = {"train": train_s, "adjust": adjust_s}
+    if JITTER[variable] is not None:
+        seconds["prepare"] = xsdba_prepare(variable, series)
     return seconds, scenario.transpose("loc", "time").values
 
 
-# Memory and the floor
+# Memory
 
 
 def peak_of(adjuster: str, variable: str, n_cells: int, n_years: int) -> float:
     """Peak resident MB of a process that adjusts a block of so many cells on one thread."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import adjustment as a;"
-        "getattr(a, sys.argv[2])(sys.argv[3], int(sys.argv[4]), int(sys.argv[5]));"
-        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-    )
-    arguments = [str(Path(__file__).parent), adjuster, variable, str(n_cells), str(n_years)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    return float(done.stdout) / 1024
+    return measuring.script(__file__, "--adjuster", adjuster, variable, n_cells, n_years)[0].peak_mib
 
 
 def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
@@ -329,8 +183,7 @@ def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
     few = make(variable, 4, n_years)
     kind, days = KINDS[variable], np.arange(few.simulation.shape[1])
     plan = plan_windows(days[: few.reference.shape[1]] % DAYS + 1, WINDOW)
-    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
-    training = qm.train(few.reference + 1, few.historical + 1, plan, quantiles=quantiles, kind=kind)
+    training = qm.train(few.reference + 1, few.historical + 1, plan, quantiles=QUANTILES, kind=kind)
     picked = np.arange(n_cells) % 4
     repeated = qm.Training(*(None if one is None else one[picked] for one in training))
     made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
@@ -339,109 +192,8 @@ def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
 
 def adjust_by_xsdba(variable: str, n_cells: int, n_years: int) -> None:
     """Train and adjust a block with xsdba; adjusting takes the most memory."""
-    warnings.simplefilter("ignore")
     series = make(variable, n_cells, n_years)
-    xsdba_train_and_adjust(variable, series, series)
-
-
-def floor_seconds(series: Series) -> dict[str, float]:
-    """CPU seconds, per cell, to read a step's inputs from files in memory and write its output once."""
-    n_cells = len(series.simulation)
-    quantiles = np.zeros((n_cells, DAYS, N_QUANTILES), "f4")
-    steps = {
-        "prepare": ((series.reference, series.historical), (series.reference, series.historical)),
-        "train": ((series.reference, series.historical), (quantiles, quantiles)),
-        "adjust": ((series.simulation, quantiles, quantiles), (series.simulation,)),
-    }
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        return {
-            step: _copy_seconds(inputs, outputs, Path(folder)) / n_cells for step, (inputs, outputs) in steps.items()
-        }
-
-
-def _copy_seconds(inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...], folder: Path) -> float:
-    paths = [folder / f"input-{index}.npy" for index in range(len(inputs))]
-    for path, one in zip(paths, inputs, strict=True):
-        np.save(path, one)
-
-    def copy() -> None:
-        for path in paths:
-            np.load(path)
-        for index, one in enumerate(outputs):
-            np.save(folder / f"output-{index}.npy", one)
-
-    return timed(copy, time.process_time)[0]
-
-
-def speedup_of_hashing(threads: int) -> float:
-    """Speed-up of work that only needs a core (hashing outside the GIL): what the machine had to give meanwhile."""
-    data = bytes(1 << 22)
-
-    def wall(n_threads: int) -> float:
-        started = time.perf_counter()
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(lambda _: hashlib.sha256(data).digest(), range(64)))
-        return time.perf_counter() - started
-
-    return wall(1) / wall(threads)
-
-
-# The run
-
-Steps = Callable[..., tuple[dict[str, float], np.ndarray, Any]]
-
-
-def xsdba_steps(variable: str, series: Series, prepared: Any, how: How = How()) -> tuple[dict[str, float], np.ndarray]:
-    seconds, scenario = xsdba_train_and_adjust(variable, series, prepared, how)
-    if JITTER[variable] is not None:
-        seconds["prepare"] = xsdba_prepare(variable, series)
-    return seconds, scenario
-
-
-def time_ours(ours: Steps, variable: str, series: Series, threads: int) -> tuple[dict[str, float], float]:
-    """CPU seconds of each step on one thread, the median of some runs, and how much faster several threads are."""
-    runs: dict[int, list[dict[str, float]]] = {1: [], threads: []}
-    seconds = []
-    for _ in range(REPEATS):
-        seconds.append(ours(variable, series, 1, time.process_time)[0])
-        for n in runs:
-            runs[n].append(ours(variable, series, n, time.perf_counter)[0])
-    steps = seconds[0]
-    best = {n: sum(min(run[step] for run in of_n) for step in steps) for n, of_n in runs.items()}
-    return {step: float(np.median([one[step] for one in seconds])) for step in steps}, best[1] / best[threads]
-
-
-def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
-    pooled = options.members > 1
-    how = How(options.method, options.moving_window)
-    run_ours, run_xsdba = (
-        functools.partial(one, how=how) for one in ((our_pools, xsdba_pools) if pooled else (our_steps, xsdba_steps))
-    )
-    if pooled:
-        series = make_pools(variable, options.cells, options.years, options.members)
-    else:
-        series = make(variable, options.cells, options.years)
-    few = series.first(options.xsdba_cells)
-    run_ours(variable, series.first(2), 1)  # loads the compiled kernels
-    _, scenario, prepared = run_ours(variable, series, 1)
-    ours, speedup = time_ours(run_ours, variable, series, options.threads)
-    control = speedup_of_hashing(options.threads)
-    floor = floor_seconds(series)
-    run_xsdba(variable, series.first(2), prepared)  # compiles LOESS
-    block, their_scenario = run_xsdba(variable, few, prepared)
-    theirs = {step: seconds / options.xsdba_cells for step, seconds in block.items()}
-    result: dict[str, Any] = {}
-    for step in STEPS:
-        if step in theirs:
-            us, them = ours[step] / options.cells, theirs[step]
-            result[step] = {"ours_s": us, "xsdba_s": them, "ratio": them / us, "times_the_floor": us / floor[step]}
-    # xsdba leaves years out that no whole window has.
-    difference = np.abs(scenario[: options.xsdba_cells, ..., : their_scenario.shape[-1]] - their_scenario)
-    scale = 1.0 if KINDS[variable] == "+" else np.maximum(np.abs(their_scenario), 1e-3)
-    result["max_difference"] = float(np.nanmax(difference))
-    result["share_off"] = float(np.mean(difference > 1e-4 * scale))
-    result["threads"] = {"n": options.threads, "speedup": speedup, "control": control}
-    return result
+    xsdba_steps(variable, series, series, DQM)
 
 
 def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
@@ -455,68 +207,85 @@ def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def print_table(results: dict[str, Any]) -> None:
-    print(f"{'variable':9}{'step':9}{'xsdba ms':>10}{'ours ms':>9}{'ratio':>8}{'x floor':>9}")
+# The run
+
+
+def time_ours(variable: str, series: Series, method: str, threads: int) -> tuple[Seconds, float]:
+    """CPU seconds of each step on one thread, the median of some runs, and how much faster several threads are."""
+    walls: dict[int, list[float]] = {1: [], threads: []}
+    seconds = []
+    for _ in range(REPEATS):
+        seconds.append(our_steps(variable, series, method, 1)[0])
+        for n in walls:
+            walls[n].append(sum(our_steps(variable, series, method, n, time.perf_counter)[0].values()))
+    medians = {step: float(np.median([one[step] for one in seconds])) for step in STEPS}
+    return medians, min(walls[1]) / min(walls[threads])
+
+
+def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
+    method = options.method
+    series = make(variable, options.cells, options.years)
+    our_steps(variable, series.first(2), method, 1)  # loads the compiled kernels
+    _, scenario, prepared = our_steps(variable, series, method, 1)
+    ours, speedup = time_ours(variable, series, method, options.threads)
+    xsdba_steps(variable, series.first(2), prepared, method)  # compiles LOESS
+    theirs, their_scenario = xsdba_steps(variable, series.first(options.xsdba_cells), prepared, method)
+    result: dict[str, Any] = {}
+    for step in theirs:
+        us, them = ours[step] / options.cells, theirs[step] / options.xsdba_cells
+        result[step] = {"ours_s": us, "xsdba_s": them, "ratio": them / us}
+    difference = np.abs(scenario[: options.xsdba_cells] - their_scenario)
+    scale = 1.0 if KINDS[variable] == "+" else np.maximum(np.abs(their_scenario), 1e-3)
+    result["max_difference"] = float(np.nanmax(difference))
+    result["share_off"] = float(np.mean(difference > 1e-4 * scale))
+    result["speedup"] = speedup
+    return result | {"memory": memory(variable, options) if method == DQM else {}}
+
+
+def print_table(results: dict[str, Any], threads: int) -> None:
+    print(f"{'variable':9}{'step':9}{'xsdba ms':>10}{'ours ms':>9}{'ratio':>8}")
     for variable, result in results.items():
         for step in STEPS:
-            if step in result:
-                one = result[step]
-                print(
-                    f"{variable:9}{step:9}{one['xsdba_s'] * 1e3:10.1f}{one['ours_s'] * 1e3:9.3f}"
-                    f"{one['ratio']:8.0f}{one['times_the_floor']:9.1f}"
-                )
+            if one := result.get(step):
+                figures = f"{one['xsdba_s'] * 1e3:10.1f}{one['ours_s'] * 1e3:9.3f}{one['ratio']:8.0f}"
+                print(f"{variable:9}{step:9}{figures}")
         print(
             f"{variable:9}max difference {result['max_difference']:.2g}, off by more than 1e-4: "
-            f"{result['share_off']:.2g}; {result['threads']['n']} threads {result['threads']['speedup']:.2f} x one "
-            f"(work that needs but a core: {result['threads']['control']:.2f})"
+            f"{result['share_off']:.2g}; {threads} threads {result['speedup']:.2f} x one"
         )
         for name, value in result["memory"].items():
             print(f"{variable:9}{name} {value:.2f}")
 
 
-def flat(results: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Flatten nested figures into dotted names."""
-    figures: dict[str, float] = {}
-    for name, value in results.items():
-        figures.update(flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
-    return figures
-
-
 def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=300, help="cells of our block, 300 series or more")
-    parser.add_argument("--members", type=int, default=1, help="members of a pool; 1 for single simulations")
+    parser.add_argument("--cells", type=int, default=300, help="cells of our block, 300 or more")
     parser.add_argument("--years", type=int, default=151, help="years of the simulation")
-    parser.add_argument(
-        "--xsdba-cells", type=int, default=300, help="how many of them xsdba gets, in one block; 300 series or more"
-    )
+    parser.add_argument("--xsdba-cells", type=int, default=300, help="how many of them xsdba gets; 300 or more")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--memory-cells", type=int, default=600, help="cells of the block whose memory is measured")
     parser.add_argument("--method", choices=[DQM, QDM], default=DQM)
-    parser.add_argument("--moving-window", action="store_true", help="QDM in moving windows of 30 years, 10 kept")
     parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    parser.add_argument("--adjuster", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not XSDBA_BEST_BLOCK <= options.xsdba_cells * options.members <= options.cells * options.members:
+    if options.adjuster:
+        name, variable, n_cells, n_years = options.adjuster
+        globals()[name](variable, int(n_cells), int(n_years))
+        return
+    if not XSDBA_BEST_BLOCK <= options.xsdba_cells <= options.cells:
         parser.error(
             f"got --cells {options.cells} and --xsdba-cells {options.xsdba_cells}, expected {XSDBA_BEST_BLOCK} <= "
-            "XSDBA_CELLS x members, and XSDBA_CELLS <= CELLS: a smaller block of xsdba's costs more per cell, and "
-            "would make ours look better"
+            "XSDBA_CELLS <= CELLS: a smaller block of xsdba's costs more per cell, and would make ours look better"
         )
     before = os.getloadavg()[0]
-    results = {
-        variable: measure(variable, options)
-        | {"memory": memory(variable, options) if options.members == 1 and options.method == DQM else {}}
-        for variable in options.variables
-    }
+    results = {variable: measure(variable, options) for variable in options.variables}
     print(
-        f"{options.cells} cells of {options.members} members (xsdba in one block of {options.xsdba_cells}) x "
-        f"{options.years} years; one thread, CPU time per cell"
+        f"{options.cells} cells (of xsdba {options.xsdba_cells}), {options.years} years; CPU time of one thread a cell"
     )
-    cores = len(os.sched_getaffinity(0))
-    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}, on {cores} cores")
-    print_table(results)
-    print(json.dumps({**flat(results), "load_before": before}))
+    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}")
+    print_table(results, options.threads)
+    print(json.dumps({**results, "load_before": before}))
 
 
 if __name__ == "__main__":

@@ -4,24 +4,21 @@
 
 Invented changes by three horizons, and yearly values of 30 years, lie in a Zarr store for each simulation, in chunks of
 50 x 50 cells. A process for each number of cells computes percentiles, mean, spread, agreement and the robustness of
-IPCC AR6, and writes them. Two simulations share a model in `--votes`, where xclim goes from cell to cell. Prints CPU
-seconds, wall seconds and peak memory; the last line is JSON.
+IPCC AR6, and writes them. Two simulations share a model in `--votes`, where xclim goes from cell to cell. Prints
+seconds, CPU seconds and peak memory; the last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
-import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 
+import measuring
 import numpy as np
 import xarray as xr
-from indicators import of_a_process
 
 SIDE = 50
 HORIZONS = ["1991-2020", "2021-2050", "2071-2100"]
@@ -72,18 +69,15 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.folder:
         warnings.simplefilter("ignore")
-        began, cpu = time.perf_counter(), time.process_time()
         compute(asked.folder, asked.members, asked.votes)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-        print(json.dumps([time.process_time() - cpu, time.perf_counter() - began, memory]))
         return
     results = {}
     for cells in asked.cells:
         with tempfile.TemporaryDirectory() as folder:
             draw(Path(folder), asked.members, cells)
-            command = [sys.executable, __file__, "--folder", folder, "--members", str(asked.members)]
-            command += ["--votes"] * asked.votes
-            results[cells] = of_a_process(f"{cells:7} cells", command)
+            words = ["--folder", folder, "--members", asked.members, *["--votes"] * asked.votes]
+            results[cells] = measuring.script(__file__, *words)[0].rounded()
+            print(f"{cells:7} cells {results[cells]}", flush=True)
     print(json.dumps(results))
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import measuring
 import numpy as np
 import xarray as xr
 
@@ -64,31 +64,6 @@ def by_xarray(archive: Path, out: Path) -> None:
         ds.to_netcdf(out, engine="netcdf4", encoding={"tasmax": packed})
 
 
-# Runs a command from a small process: a child's peak of memory begins with that of the process that it was forked from.
-_SPAWN = """
-import json, resource, subprocess, sys
-code = subprocess.call(sys.argv[1:])
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
-"""
-
-
-def measured(*words: str) -> tuple[float, float]:
-    """Run a command; return its CPU seconds and its peak of memory in MB."""
-    spawned = subprocess.run(
-        [sys.executable, "-S", "-c", _SPAWN, *words], stdout=subprocess.PIPE, check=True, text=True
-    )
-    code, seconds, peak = json.loads(spawned.stdout.splitlines()[-1])
-    if code:
-        raise SystemExit(f"{words[0]} failed; its message is above")
-    return seconds, peak
-
-
-def python(name: str, archive: Path, out: Path) -> list[str]:
-    """Return the command that runs this script as one writer."""
-    return [sys.executable, __file__, "--writer", name, str(archive), str(out)]
-
-
 def main() -> None:
     """Measure, and print the table and the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,31 +89,39 @@ def report(years: int, cells: int, folder: Path) -> None:
     days, rows, columns = ds["tasmax"].shape
     ds.to_netcdf(plain, encoding={"tasmax": {"_FillValue": FILL_VALUE}})
     megabytes = ds["tasmax"].nbytes / 1e6
-    start = measured(*python("nothing", archive, folder / "none"))
+    start = measuring.script(__file__, "--writer", "nothing", archive, folder / "none")[0]
     chunk = f"time/{days},lat/{min(50, rows)},lon/{min(50, columns)}"
     per_dim = [word for part in chunk.split(",") for word in ("--cnk_dmn", part.replace("/", ","))]
     writers = {
-        "ours": python("ours", archive, folder / "ours.nc"),
-        "xarray": python("xarray", archive, folder / "xarray.nc"),
+        name: [sys.executable, __file__, "--writer", name, str(archive), str(folder / f"{name}.nc")]
+        for name in ("ours", "xarray")
+    }
+    writers |= {
         "nccopy": ["nccopy", "-d", "1", "-s", "-c", chunk, str(plain), str(folder / "nccopy.nc")],
         "ncks": ["ncks", "-O", "-4", "-L", "1", *per_dim, str(plain), str(folder / "ncks.nc")],
     }
     figures = {}
-    print(f"{megabytes:.0f} MB of float32, in chunks {chunk}; {start[0]:.1f} s of CPU of Python's start do not count")
+    print(
+        f"{megabytes:.0f} MB of float32, in chunks {chunk}; Python's start ({start.cpu_seconds:.1f} s) does not count"
+    )
     print(f"{'writer':<10}{'CPU s':>8}{'MB/s':>8}{'peak MB':>10}{'file MB':>10}")
     for name, words in writers.items():
-        program = name if name in ("nccopy", "ncks") else ""
-        if program and shutil.which(program) is None:
+        if shutil.which(words[0]) is None:
             print(f"{name:<10}  not here: install netcdf-bin and nco")
             continue
-        seconds, peak = measured(*words)
-        seconds -= 0.0 if program else start[0]
+        taken = measuring.run(*words)[0]
+        seconds = taken.cpu_seconds - (start.cpu_seconds if words[0] == sys.executable else 0.0)
         size = (folder / f"{name}.nc").stat().st_size / 1e6
-        figures[name] = {"cpu_seconds": seconds, "mb_s": megabytes / seconds, "peak_mb": peak, "file_mb": size}
-        print(f"{name:<10}{seconds:>8.2f}{megabytes / seconds:>8.1f}{peak:>10.0f}{size:>10.1f}")
+        figures[name] = {
+            "cpu_seconds": seconds,
+            "mb_s": megabytes / seconds,
+            "peak_mb": taken.peak_mib,
+            "file_mb": size,
+        }
+        print(f"{name:<10}{seconds:>8.2f}{megabytes / seconds:>8.1f}{taken.peak_mib:>10.0f}{size:>10.1f}")
     ratios = {name: figures["ours"]["mb_s"] / one["mb_s"] for name, one in figures.items() if name != "ours"}
     print("ours is " + ", ".join(f"{ratio:.2f} times as fast as {name}" for name, ratio in ratios.items()))
-    print(json.dumps({"megabytes": megabytes, "start_peak_mb": start[1], "writers": figures, "ratios": ratios}))
+    print(json.dumps({"megabytes": megabytes, "start_peak_mb": start.peak_mib, "writers": figures, "ratios": ratios}))
 
 
 if __name__ == "__main__":

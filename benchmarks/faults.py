@@ -22,8 +22,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
@@ -32,7 +30,7 @@ from fault_kinds import deck
 
 
 def main() -> None:
-    """Print what was found as it is found, then the table, then the figures as one JSON object."""
+    """Print what was found as it is found, then a line for each kind, then the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -46,7 +44,9 @@ def main() -> None:
     print(f"seed {options.seed}", flush=True)
     rng, end = random.Random(options.seed), time.monotonic() + options.seconds_limit
     kinds, verdicts = deck(rng, options.faults, options.only), []
-    with _working(options.folder) as folder, stage(folder, rng) as scene:
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="espo-faults-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    with stage(folder, rng) as scene:
         while kinds and time.monotonic() < end:
             run = Run(scene, f"run{len(verdicts)}", options.groups, 1.0, options.run_limit)
             verdicts.append(verdict := run.through(kinds[: options.a_run]))
@@ -54,29 +54,18 @@ def main() -> None:
             kinds = _without(kinds, verdict)
             _tell(len(verdicts), verdict)
             scene.cluster.run("scancel", "--user", "root", check=False)
-    _print_table(verdicts)
+    for row in _rows(verdicts):
+        print(*(f"{name} {value}" for name, value in row.items()), sep=", ")
     print(json.dumps({"seed": options.seed, "load": os.getloadavg(), **_figures(verdicts)}))
 
 
-@contextmanager
-def _working(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        folder.mkdir(parents=True)
-        yield folder.absolute()
-    else:
-        with tempfile.TemporaryDirectory(prefix="espo-faults-") as made:
-            yield Path(made)
-
-
 def _without(kinds: list, verdict: Verdict) -> list:
-    done = Counter(one.kind.name for one in verdict.faults)
-    left = []
-    for kind in kinds:
-        if done[kind.name]:
-            done[kind.name] -= 1
-        else:
-            left.append(kind)
-    return left if verdict.faults else left[1:]
+    if not verdict.faults:
+        return kinds[1:]
+    left = list(kinds)
+    for fault in verdict.faults:
+        left.remove(next(kind for kind in left if kind.name == fault.kind.name))
+    return left
 
 
 def _tell(number: int, verdict: Verdict) -> None:
@@ -103,26 +92,12 @@ def _rows(verdicts: list[Verdict]) -> list[dict]:
     return rows
 
 
-def _print_table(verdicts: list[Verdict]) -> None:
-    print(f"\n{'fault':36} {'times':>5} {'calls':>6} {'right':>6} {'named':>6} {'else':>5} {'extra starts':>13}")
-    for row in _rows(verdicts):
-        calls = "" if row["calls"] is None else row["calls"]
-        numbers = f"{row['injected']:5} {calls:>6} {row[RIGHT]:6} {row[NAMED]:6} {row[ELSE]:5} {row['extra starts']:13}"
-        print(f"{row['kind']:36} {numbers}")
-
-
 def _figures(verdicts: list[Verdict]) -> dict:
     rows = _rows(verdicts)
-    totals = {name: sum(row[name] for row in rows) for name in ("injected", RIGHT, NAMED, ELSE)}
-    return {
-        "runs": len(verdicts),
-        **totals,
-        "extra_starts": sum(verdict.extra_starts.total() for verdict in verdicts),
-        "done_again": sum(verdict.done_again for verdict in verdicts),
-        "products_equal": sum(verdict.products_equal for verdict in verdicts),
-        "seconds": round(sum(verdict.seconds for verdict in verdicts)),
-        "rows": rows,
-    }
+    totals = {name: sum(row[name] for row in rows) for name in ("injected", RIGHT, NAMED, ELSE, "extra starts")}
+    done_again = sum(verdict.done_again for verdict in verdicts)
+    equal = sum(verdict.products_equal for verdict in verdicts)
+    return {"runs": len(verdicts), **totals, "done_again": done_again, "products_equal": equal, "rows": rows}
 
 
 if __name__ == "__main__":

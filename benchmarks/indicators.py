@@ -4,23 +4,20 @@
 
 Invented daily tas, tasmax, tasmin and pr in the noleap calendar lie in a Zarr store, chunked as products are: four
 years of 50 x 50 cells. Each way then reads the same store in a process of its own: ours; xclim, indicator by indicator
-on the lazy store, as its documentation has it; reading alone. Prints CPU seconds, wall seconds and peak memory of each;
-the last line is JSON. `--ways` chooses.
+on the lazy store, as its documentation has it; reading alone. Prints seconds, CPU seconds and peak memory of each; the
+last line is JSON. `--ways` chooses.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
+import measuring
 import numpy as np
 import xarray as xr
 
@@ -112,13 +109,6 @@ def ours(store: Path, module: Path) -> None:
     compute_indicators(ds, load_indicators(str(module)), cells_in_a_block=CELLS_OF_A_BLOCK)["YS-JAN"].load()
 
 
-def of_a_process(name: str, command: list[str]) -> dict[str, float]:
-    """Print and return what a process tells of itself in JSON: CPU seconds, wall seconds and peak memory (GiB)."""
-    cpu, wall, memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    print(f"{name} {cpu:8.1f} CPU s {wall:8.1f} s {memory:6.2f} GiB", flush=True)
-    return {"cpu_s": round(cpu, 1), "wall_s": round(wall, 1), "peak_gib": round(memory, 2)}
-
-
 def main() -> None:
     """Make the store, and run each way in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,17 +122,15 @@ def main() -> None:
     store, module = folder / "daily.zarr", folder / "benchmark.yml"
     if asked.way:
         warnings.simplefilter("ignore")
-        began = time.perf_counter()
         globals()[asked.way](store, module)
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        print(json.dumps([used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024**2]))
         return
     if not store.exists():
         draw(store, asked.years, round(asked.cells**0.5))
         module.write_text(MODULE)
     results = {}
     for way in asked.ways:
-        results[way] = of_a_process(f"{way:6}", [sys.executable, __file__, "--way", way, "--folder", str(folder)])
+        results[way] = measuring.script(__file__, "--way", way, "--folder", folder)[0].rounded()
+        print(f"{way:6} {results[way]}", flush=True)
     print(json.dumps(results))
 
 

@@ -28,13 +28,15 @@ import multiprocessing
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import measuring
+
+ROOT = Path(__file__).absolute().parent.parent
 SIZES = (20, 4, 1)  # N divided by each
 DEPARTURES = ("ours", "stock scheduler", "stock parameters", "stock sections", "stock processes")
 
@@ -121,41 +123,34 @@ def _stock(n: int) -> tuple[Any, Any]:
     return _tasks(base, n), factory.create_worker(factory.create_local_scheduler(), worker_processes=1)
 
 
-def _in_a_process(kind: str, n: int, run: bool) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", kind, "--tasks", str(n), *(["--run"] if run else [])]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+def command(folder: Path, *words: str) -> tuple[dict[str, float], str]:
+    """Run a command of ours in a folder; return its elapsed and CPU seconds, and what it printed."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    taken, told = measuring.run(sys.executable, *words, cwd=folder, env=environ)
+    return taken.rounded(), told
 
 
-def plan_seconds(n: int) -> dict[str, float]:
+def plan_seconds(n: int) -> dict[str, Any]:
     """Make a run of about `n` tasks, half of them complete, and time `espo plan` of it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copytree(Path(__file__).parent.parent / "config", folder / "config")
-        text = (Path(__file__).parent.parent / "luigi.cfg").read_text()
+        shutil.copytree(ROOT / "config", folder / "config")
+        text = (ROOT / "luigi.cfg").read_text()
         (folder / "luigi.cfg").write_text(text.replace("[espo]\n", "[espo]\nfinal_format = sharded\n"))
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        made = [sys.executable, __file__, "--make-run", "--tasks", str(n)]
-        subprocess.run(made, cwd=folder, env=environ, check=True)
-        command = [sys.executable, "-m", "espo_luigi.commands.cli", "plan", "--json"]
-        wall, cpu = time.perf_counter(), _cpu_seconds()
-        said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
-        figures = {"plan_s": time.perf_counter() - wall, "plan_cpu_s": _cpu_seconds() - cpu}
+        command(folder, __file__, "--make-run", "--tasks", str(n))
+        figures, said = command(folder, "-m", "espo_luigi.commands.cli", "plan", "--json")
         return figures | json.loads(said)["counts"]
 
 
-def status_seconds(n: int) -> dict[str, float]:
+def status_seconds(n: int) -> dict[str, Any]:
     """Make the files of a run of `n` tasks, and time `espo status` of it, with a driver and without."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "luigi.cfg").write_text("[espo]\nworkdir = run\nengine = slurm\n")
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
         figures = {}
         for driver in ("alive", "dead"):
             _make_state(folder / "run", n, time.time() if driver == "alive" else 1.0)
-            wall, cpu = time.perf_counter(), _cpu_seconds()
-            command = [sys.executable, "-m", "espo_luigi.commands.cli", "status"]
-            said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
-            figures |= {f"{driver}_s": time.perf_counter() - wall, f"{driver}_cpu_s": _cpu_seconds() - cpu}
+            figures[driver], said = command(folder, "-m", "espo_luigi.commands.cli", "status")
             assert f"of {n} done" in said, said
         return figures
 
@@ -171,7 +166,7 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
     for number in range(n):
         rule, is_done, beat = f"Rule{number % 28}", number < n // 2, workdir / f"{number}.json"
         if is_done:
-            board.end(str(number), True, 60.0, "")
+            board.end(str(number), None, 60.0)
         elif number < n // 2 + 500:
             board.begin(BegunTask(str(number), f"{rule} n={number}", rule, updated, 4, 2**30, str(beat)))
             pending = Progress("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority")
@@ -246,8 +241,26 @@ def _result(task: Any) -> dict[str, Any]:
     return {"family": task.get_task_family(), "outcome": "success", "parameters": parameters, **figures}
 
 
+def compare(n: int, departures: bool) -> dict[str, Any]:
+    """Schedule, and run, by ours and stock Luigi or with each departure left out; each in a process of its own."""
+    rows = [(kind, SIZES[0], True) for kind in DEPARTURES]
+    if not departures:
+        rows = [*(("ours", part, True) for part in SIZES), ("stock", SIZES[0], True), ("stock", SIZES[-1], False)]
+    made = []
+    for kind, part, run in rows:
+        words = ["--one", kind, "--tasks", n // part, *["--run"] * run]
+        figures = json.loads(measuring.script(__file__, *words)[1].splitlines()[-1])
+        made.append({"kind": kind, "tasks": n // part, **{name: round(value, 2) for name, value in figures.items()}})
+        print(*(f"{name} {value}" for name, value in made[-1].items()), sep=", ", flush=True)
+    if departures:
+        return {"rows": made}
+    small, _, large, stock_small, stock_large = made
+    schedule = stock_large["schedule_cpu_s"] / large["schedule_cpu_s"]
+    return {"rows": made, "schedule_ratio": schedule, "run_ratio": stock_small["run_cpu_s"] / small["run_cpu_s"]}
+
+
 def main() -> None:
-    """Print the table, then the figures as one JSON object."""
+    """Print a line for each measurement, then the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--departures", action="store_true", help="what each departure from stock Luigi earns")
@@ -257,47 +270,15 @@ def main() -> None:
     parser.add_argument("--status", action="store_true", help="measure espo status instead")
     parser.add_argument("--make-run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    n = options.tasks
     if options.make_run:
-        make_run(options.tasks)
-        return
-    if options.plan:
-        print(json.dumps({"tasks": options.tasks, **plan_seconds(options.tasks)}))
-        return
-    if options.status:
-        print(json.dumps({"tasks": options.tasks, **status_seconds(options.tasks)}))
-        return
-    if options.one:
-        print(json.dumps(measure(options.one, options.tasks, options.run)))
-        return
-    figures: dict[str, Any] = {"tasks": options.tasks, "rows": []}
-    print(f"{'':16} {'tasks':>7} {'schedule':>10} {'(CPU)':>8} {'run':>10} {'(CPU)':>8}  CPU ms a task")
-    ours_and_stock = (
-        *(("ours", part, True) for part in SIZES),
-        ("stock", SIZES[0], True),
-        ("stock", SIZES[-1], False),
-    )
-    for kind, part, run in [(kind, SIZES[0], True) for kind in DEPARTURES] if options.departures else ours_and_stock:
-        n = options.tasks // part
-        row = _in_a_process(kind, n, run)
-        figures["rows"].append({"kind": kind, "tasks": n, **row})
-        text = [f"{row[name]:.2f}" if name in row else "-" for name in ("schedule_s", "schedule_cpu_s")]
-        text += [f"{row[name]:.2f}" if name in row else "-" for name in ("run_s", "run_cpu_s")]
-        each = 1000 * row.get("run_cpu_s", 0.0) / n
-        print(f"{kind:16} {n:7} {text[0]:>10} {text[1]:>8} {text[2]:>10} {text[3]:>8}  {each:.2f}", flush=True)
-    if not options.departures:
-        figures |= _ratios(figures["rows"])
-        ratios = f"scheduling: stock / ours = {figures['schedule_ratio']:.1f}; run: stock / ours = "
-        print(f"{ratios}{figures['run_ratio']:.1f}")
-    print(json.dumps(figures))
-
-
-def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    small, _, large, stock_small, stock_large = rows
-    return {
-        "schedule_ratio": stock_large["schedule_cpu_s"] / large["schedule_cpu_s"],
-        "run_ratio": stock_small["run_cpu_s"] / small["run_cpu_s"],
-        "run_growth": (large["run_cpu_s"] / large["tasks"]) / (small["run_cpu_s"] / small["tasks"]),
-    }
+        make_run(n)
+    elif options.one:
+        print(json.dumps(measure(options.one, n, options.run)))
+    elif options.plan or options.status:
+        print(json.dumps({"tasks": n, **(plan_seconds(n) if options.plan else status_seconds(n))}))
+    else:
+        print(json.dumps({"tasks": n, **compare(n, options.departures)}))
 
 
 if __name__ == "__main__":

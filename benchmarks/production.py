@@ -13,8 +13,7 @@ table of a whole production is extrapolated. The last line is a JSON object.
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last, and a line names each rule whose memory grows with cells by more than 10 %. `--threads` instead
-runs the chain twice, one job at a time, with jobs of one CPU and of two, and prints how many times as fast two are,
-beside work that needs but a core.
+runs the chain twice, one job at a time, with jobs of one CPU and of two, and prints how many times as fast two are.
 
 `--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any of
 its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules of
@@ -324,29 +323,10 @@ def compare_threads(folder: Path, workflow: Workflow, size: Size) -> None:
     for cpus in (1, 2):
         configure(folder, workflow, replace(size, cpus=cpus, side_by_side=False))
         runs.append(run_chain(folder, size, cores=cpus))
-    print(f"{'rule':24}{'1 CPU s':>9}{'2 CPUs s':>10}{'times':>7}")
-    times = {}
-    for name, one in runs[0].rules.items():
-        two = runs[1].rules[name]["seconds"]
-        times[name] = round(one["seconds"] / two, 2)
-        print(f"{name:24}{one['seconds']:9.1f}{two:10.1f}{times[name]:7.2f}")
-    times["work that needs but a core"] = round(core_bound(2), 2)
-    print(f"{'work that needs but a core':43}{times['work that needs but a core']:7.2f}")
+    one, two = (run.rules for run in runs)
+    times = {name: round(rule["seconds"] / two[name]["seconds"], 2) for name, rule in one.items()}
+    print(*(f"{name:24}{value:7.2f}" for name, value in times.items()), sep="\n")
     print(json.dumps(times))
-
-
-def core_bound(processes: int) -> float:
-    """How many times as much of pure arithmetic so many processes do as one."""
-    with ProcessPoolExecutor(processes) as pool:
-        alone = pool.submit(arithmetic).result()
-        together = list(pool.map(arithmetic, [None] * processes))
-    return processes * alone / max(together)
-
-
-def arithmetic(_: None = None) -> float:
-    started = time.perf_counter()
-    sum(number * number % 7 for number in range(20_000_000))
-    return time.perf_counter() - started
 
 
 def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -> Measured:
@@ -357,7 +337,7 @@ def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -
     kept = Kept(size_of(final), size_of(final / "reference"))
     spent: dict[str, float] = {}
     if with_floor:
-        luigi(folder, 2, "--until", "Rechunk")
+        luigi(folder, 2, "--until", "Regrid")
         with ProcessPoolExecutor(1) as alone:
             spent = alone.submit(production_floor.floor, folder, workflow.describer).result()
     summary = show(run, spent, kept)
@@ -410,27 +390,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_table(options.table, f"espo-{options.workflow}", table_of(runs))
     if measured:
         show_whole(runs, workflow, measured[-1].kept)
-        show_growth(sorted(runs, key=lambda run: run.size.cells))
-        show_sizes([one.summary for one in measured])
+        show_sizes(measured)
 
 
-def show_growth(runs: Sequence[Run]) -> None:
-    """Name the rules whose memory grows with cells by more than 10 % from the smallest run to the largest."""
-    small, large = runs[0], runs[-1]
-    for name, rule in large.rules.items():
-        if rule["peak"] > 1.1 * (before := small.rules[name]["peak"]):
-            print(
-                f"memory grows with cells: {name} {before / 2**20:.0f} MiB with {small.size.cells} cells, "
-                f"{rule['peak'] / 2**20:.0f} MiB with {large.size.cells}"
-            )
-
-
-def show_sizes(summaries: Sequence[dict[str, Any]]) -> None:
-    """Compare the sizes; the last line is the last's."""
+def show_sizes(measured: Sequence[Measured]) -> None:
+    """Compare the sizes, and name the rules whose memory grows with cells by more than 10 %; the last line is JSON."""
     print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
-    for one in summaries:
+    for one in (each.summary for each in measured):
         print(f"{one['cells']:8}{one['job_seconds'] / one['cells']:16.4f}{one['peak_mib']:10}{one['ratio'] or 0:8.2f}")
-    print(json.dumps(summaries[-1]))
+    runs = sorted((one.run for one in measured), key=lambda run: run.size.cells)
+    for name, rule in runs[-1].rules.items():
+        if rule["peak"] > 1.1 * (before := runs[0].rules[name]["peak"]):
+            print(f"memory grows with cells: {name} {before / 2**20:.0f} MiB to {rule['peak'] / 2**20:.0f} MiB")
+    print(json.dumps(measured[-1].summary))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 CPU seconds of the numerical work on data that lie in memory (regridding's product, training, adjusting, consistent
 temperatures, the domain's properties), seconds to read the source once, and to write each kept product once with the
-same codec. The run's regridded series have to be there: `luigi … All --until Rechunk` makes them again.
+same codec. The run's regridded series have to be there: `luigi … All --until Regrid` makes them again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def numerical_work(run: Any, seconds: Seconds) -> None:
     """CPU seconds of regridding's product, training, adjusting and making consistent, block by block in memory."""
     from espo_luigi.tasks import partition
     from espo_luigi.tasks.reference import ReferenceCalendar
-    from espo_luigi.tasks.simulation import Extract, Rechunk
+    from espo_luigi.tasks.simulation import Extract, Regrid
 
     size = int(run.config.custom.working_chunks["loc"])
     is_warm = False
@@ -78,7 +78,7 @@ def numerical_work(run: Any, seconds: Seconds) -> None:
         source = opened(Extract(sim_id=members[0]).out_extracted)
         for piece in partition.pieces(run):
             reference = opened(ReferenceCalendar(piece=piece, calendar="noleap").out_reference)
-            regridded = [opened(Rechunk(sim_id=member, piece=piece).out_regchunked) for member in members]
+            regridded = [opened(Regrid(sim_id=member, piece=piece).out_regridded) for member in members]
             if not is_warm:  # load the kernels' machine code, and take the dates apart once
                 adjust_block(run, pool, piece, cut_to(slice(2), reference, regridded))
                 is_warm = True
@@ -174,17 +174,18 @@ def properties(run: Any, describer: Describer) -> float:
 
 def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
     from espo_luigi.science import stack
+    from espo_luigi.science.chunks import join
     from espo_luigi.science.finalize.scenario import merge_products
     from espo_luigi.tasks import partition
     from espo_luigi.tasks.product import HealthChecks
     from espo_luigi.tasks.reference import RefDefault
-    from espo_luigi.tasks.simulation import Rechunk
+    from espo_luigi.tasks.simulation import Regrid
 
     pieces = partition.pieces(run)
-    yield "ref", stack.join_slices([opened(RefDefault(piece=piece).out_reference) for piece in pieces])
+    yield "ref", join([opened(RefDefault(piece=piece).out_reference) for piece in pieces], stack.STACKED_DIM)
     for sim_id in run.simulations:
-        series = [opened(Rechunk(sim_id=sim_id, piece=piece).out_regchunked) for piece in pieces]
-        yield "sim", stack.join_slices(series)
+        series = [opened(Regrid(sim_id=sim_id, piece=piece).out_regridded) for piece in pieces]
+        yield "sim", join(series, stack.STACKED_DIM)
         final = HealthChecks(sim_id=sim_id).in_final
         ports = final if isinstance(final, list) else [final]
         yield "scen", merge_products([opened(port, cut=False) for port in ports])

@@ -13,7 +13,8 @@
 All jobs share this machine's CPUs with the drivers. The last three start a Python process in every job, which costs
 more than anything that they measure, so that Snakemake is compared with ours-python. ``--python-jobs`` makes fewer of
 these: then the time that a driver takes to start, and Snakemake's first look at its jobs after 40 s, weigh more.
-Snakemake is installed by pip in a virtual environment of its own (``--venv``), which is kept.
+The memory is the most that a process of
+the driver's command had. Snakemake is installed by pip in a virtual environment of its own (``--venv``), which is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import luigi
+import measuring
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
@@ -157,17 +158,17 @@ def with_srun(cluster: ThrowawayCluster) -> dict[str, str]:
     return cluster.environ | {"PATH": f"{folder}:{cluster.environ['PATH']}", "PYTHONPATH": modules}
 
 
-def snakemake_command(kind: str, venv: Path, n: int) -> list[str]:
-    """Write the Snakefile (and the profile) of `n` jobs in the current folder; return the command to run."""
-    Path("Snakefile").write_text(SNAKEFILE.format(n=n))
+def snakemake_command(kind: str, venv: Path, n: int, folder: Path) -> list[str]:
+    """Write the Snakefile (and the profile) of `n` jobs in the folder; return the command to run."""
+    (folder / "Snakefile").write_text(SNAKEFILE.format(n=n))
     command = [str(venv / "bin" / "snakemake"), "--quiet", "all"]
     if kind == "snakemake-slurm":
         defaults = ["slurm_account=science", "slurm_partition=main", "mem_mb=300", "runtime=5"]
         return [*command, "--executor", "slurm", "--jobs", "500", "--default-resources", *defaults]
-    Path("profile").mkdir()
-    Path("profile/config.v8+.yaml").write_text(PROFILE)
-    Path("status-sacct.sh").write_text(STATUS)
-    Path("status-sacct.sh").chmod(0o755)
+    (folder / "profile").mkdir()
+    (folder / "profile/config.v8+.yaml").write_text(PROFILE)
+    (folder / "status-sacct.sh").write_text(STATUS)
+    (folder / "status-sacct.sh").chmod(0o755)
     return [*command, "--profile", "profile"]
 
 
@@ -182,31 +183,18 @@ def install(venv: Path) -> str:
 
 
 def measure(kind: str, n: int, venv: Path, environ: dict[str, str]) -> dict[str, Any]:
-    """Run one kind with `n` jobs in a folder of its own; return its seconds, and those of CPU in the driver."""
-    with tempfile.TemporaryDirectory(prefix="espo-overhead-", ignore_cleanup_errors=True) as folder:
-        os.chdir(folder)
+    """Run one kind with `n` jobs in a folder of its own; return what the driver took."""
+    with tempfile.TemporaryDirectory(prefix="espo-overhead-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         if kind.startswith("snakemake"):
-            command = snakemake_command(kind, venv, n)
+            command = snakemake_command(kind, venv, n, folder)
         else:
             # Not as a script: a job has to be able to import its task's module.
             program = "import slurm_overhead; slurm_overhead.main()"
             command = [sys.executable, "-c", program, "--drive", kind, "--jobs", str(n)]
-        began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        made = len(list(Path("out").glob("*.txt")))
-        if done.returncode or made != n:
-            print(f"{kind}: {made} of {n} jobs, exit code {done.returncode}\n{done.stderr[-800:]}", file=sys.stderr)
-        os.chdir("/")
-    cpu = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
-    return {
-        "kind": kind,
-        "jobs": n,
-        "made": made,
-        "seconds": seconds,
-        "driver_cpu_s": cpu,
-        "ms_a_job": 1000 * seconds / n,
-    }
+        taken, _ = measuring.run(*command, cwd=folder, env=environ)
+        made = len(list((folder / "out").glob("*.txt")))
+    return {"kind": kind, "jobs": n, "made": made, "ms_a_job": 1000 * taken.seconds / n, **taken.rounded()}
 
 
 def main() -> None:
@@ -225,21 +213,15 @@ def main() -> None:
     versions = install(options.venv) if any(kind.startswith("snakemake") for kind in kinds) else ""
     rows = []
     with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=64, accounting=True)) as cluster:
-        print(f"{'':18} {'jobs':>5} {'seconds':>8} {'ms a job':>9} {'driver CPU, s':>14}   {versions}")
         for kind in kinds:
             n = options.jobs if kind in KINDS[:2] else options.python_jobs or options.jobs
-            rows.append(row := measure(kind, n, options.venv, with_srun(cluster)))
-            cells = (f"{row['seconds']:8.1f}", f"{row['ms_a_job']:9.0f}", f"{row['driver_cpu_s']:14.1f}")
-            print(f"{kind:18} {n:5}", *cells, flush=True)
-    ratios = _ratios({row["kind"]: row["ms_a_job"] for row in rows})
-    print("seconds a job: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
-    print(json.dumps({"rows": rows, "ratios": ratios, "load": os.getloadavg(), "versions": versions}))
-
-
-def _ratios(each: dict[str, float]) -> dict[str, float]:
+            rows.append(measure(kind, n, options.venv, with_srun(cluster)))
+            print(*(f"{name} {value}" for name, value in rows[-1].items()), sep=", ", flush=True)
+    each = {row["kind"]: row["ms_a_job"] for row in rows}
     # Like with like: shell with shell, Python with Python.
     pairs = (("ours", "bare"), ("snakemake-slurm", "ours-python"), ("snakemake-generic", "ours-python"))
-    return {f"{one} / {other}": each[one] / each[other] for one, other in pairs if one in each and other in each}
+    ratios = {f"{one} / {other}": each[one] / each[other] for one, other in pairs if {one, other} <= each.keys()}
+    print(json.dumps({"rows": rows, "ratios": ratios, "load": os.getloadavg(), "versions": versions}))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ xsdba's MBCn is trained once and adjusts one window of 30 years, in a block of `
 `--xsdba-groups` groups of days over the year; its time is scaled to all groups, windows and cells. What is scaled is a
 second call with the same cells: a first call with other sizes costs seconds more. It shares what a group costs among
 the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has no months.
-Series are drawn as those of variables.py, in blocks of `--block` cells, which are repeated until all cells are done.
-DQM is measured in 400 cells at least: of fewer, it takes three times as long a cell.
+Series are drawn between the limits of each variable, with a season, in blocks of `--block` cells, which are repeated
+until all cells are done. DQM is measured in 400 cells at least: of fewer, it takes three times as long a cell.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ import argparse
 import functools
 import itertools
 import json
-import multiprocessing
 import os
-import resource
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import measuring
 import numpy as np
-import variables
 import xarray as xr
-from variables import FIRST_YEAR, TRAINING, draw, settings
 
+from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.methods import blocks
 from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.science.variables import VARIABLES
 
-NAMES = ("tasmax", "dtr", "pr", "hurs", "sfcWind")
+FIRST_YEAR, TRAINING = 1950, ("1991", "2020")
+# Where most values lie: middle, season's amplitude, deviation of a day; the order in which variables are taken.
+SHAPES = {
+    "tasmax": (280.0, 12.0, 5.0),
+    "dtr": (10.0, 3.0, 3.0),
+    "pr": (),
+    "hurs": (70.0, 10.0, 20.0),
+    "sfcWind": (4.0, 1.0, 2.0),
+}
 WINDOWS: dict[str, Any] = {"window": 30, "step": 10}
 N_ITER, N_QUANTILES = 20, 20
 GROUPS: dict[str, dict[str, Any]] = {
@@ -54,7 +59,34 @@ DQM_CELLS = 400
 NORTH_AMERICA = 450_000
 
 
-def by_variable(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def draw(name: str, years: int, cells: int, seed: int) -> xr.DataArray:
+    """Draw daily series (loc, time), noleap, within the variable's possible range."""
+    random = np.random.default_rng(seed)
+    times = xr.date_range(f"{FIRST_YEAR}-01-01", periods=365 * years, calendar="noleap", use_cftime=True)
+    season = np.sin(np.arange(365 * years) * 2 * np.pi / 365)
+    if name == "pr":
+        wet = random.random((cells, season.size)) < 0.5 + 0.1 * season
+        values = np.where(wet, random.gamma(0.7, 6, wet.shape), 0) / 86400
+    else:
+        middle, amplitude, deviation = SHAPES[name]
+        values = random.normal(middle + amplitude * season, deviation, (cells, season.size))
+    row = VARIABLES[name]
+    data = values.clip(*row.possible).astype("f4")
+    return xr.DataArray(data, {"time": times}, ("loc", "time"), name, {"units": row.units})
+
+
+def series(names: list[str], years: int, cells: int, seed: int) -> xr.Dataset:
+    return xr.Dataset({name: draw(name, years, cells, seed + place) for place, name in enumerate(names)})
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Return the usual settings."""
+    content: dict[str, Any] = {"biasadjust": {"variables": {name: {}}}}
+    give_usual_settings(content)
+    return content["biasadjust"]["variables"][name]
+
+
+def by_variable(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return how each variable is treated by itself: kind, noise, dry days and bounds of its usual settings."""
     made = {}
     for name in names:
@@ -67,23 +99,15 @@ def by_variable(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     return made
 
 
-def series(names: tuple[str, ...], years: int, cells: int, seed: int) -> xr.Dataset:
-    """Draw the variables."""
-    return xr.Dataset({name: draw(name, years, cells, seed + place) for place, name in enumerate(names)})
-
-
-def in_blocks(cells: int, block: int, work: Callable[[int], None], told: str) -> float:
-    """Return CPU seconds of the work on each block, given by its first cell; how far it is goes to the screen."""
-    spent = 0.0
+def in_blocks(cells: int, block: int, work: Callable[[int], None]) -> float:
+    """Return CPU seconds of the work on each block, given by its first cell; the last block counts by its cells."""
+    began = time.process_time()
     for first in range(0, cells, block):
-        began = time.process_time()
         work(first)
-        spent += time.process_time() - began
-        print(f"\r{told}: {min(first + block, cells)} of {cells} cells ", end="", file=sys.stderr, flush=True)
-    return spent * cells / (-(-cells // block) * block)
+    return (time.process_time() - began) * cells / (-(-cells // block) * block)
 
 
-def mbcn(names: tuple[str, ...], group: str, years: int, cells: int, block: int) -> float:
+def mbcn(names: list[str], group: str, years: int, cells: int, block: int) -> float:
     """Return CPU seconds of our MBCn."""
     reference, simulation = series(names, years, block, 1), series(names, years, block, 20)
     how = {"period": TRAINING, "group": GROUPS[group], "by_variable": by_variable(names)}
@@ -102,21 +126,29 @@ def mbcn(names: tuple[str, ...], group: str, years: int, cells: int, block: int)
         ).load()
 
     work(0, slice(1))  # compiles
-    return in_blocks(cells, block, work, f"MBCn of {len(names)}, {group}")
+    return in_blocks(cells, block, work)
 
 
-def dqm(names: tuple[str, ...], years: int, cells: int, block: int) -> float:
+def dqm(names: list[str], group: str, years: int, cells: int, block: int) -> float:
     """Return CPU seconds of our DQM, each variable by its usual settings."""
-    variables.CELLS_OF_A_BLOCK = block
+    periods = (str(FIRST_YEAR), str(FIRST_YEAR + years - 1))
+
+    def work(name: str, both: xr.Dataset, first: int) -> None:
+        how = settings(name)
+        trained = blocks.train(
+            both["reference"], both["simulation"], seed="s", first_cell=first, period=TRAINING, **how["training_args"]
+        )
+        blocks.adjust(both["simulation"], trained.load(), periods=periods, **how["adjusting_args"]).load()
+
     spent = 0.0
     for name in names:
-        variables.seconds(name, years, 2, "auto")  # compiles
-        spent += sum(variables.seconds(name, years, cells, "auto"))
-        print(f"\rDQM: {name} ", end="", file=sys.stderr, flush=True)
+        both = xr.Dataset({"reference": draw(name, years, block, 1), "simulation": draw(name, years, block, 2)})
+        work(name, both.isel(loc=slice(2)), 0)  # compiles
+        spent += in_blocks(cells, block, functools.partial(work, name, both))
     return spent
 
 
-def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) -> float:
+def peer(names: list[str], group: str, years: int, cells: int, some: int) -> float:
     """Return CPU seconds of xsdba's MBCn of a block of cells: the training, and all windows of years."""
     import xsdba
     from xsdba import adjustment
@@ -146,7 +178,6 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
         trained = xsdba.MBCn.train(reference, simulation, base_kws=how_trained, n_iter=N_ITER)
         trained.ds.load()
         halfway = time.process_time()
-        print(f"\rxsdba's MBCn of {len(names)}, {group}: trained ", end="", file=sys.stderr, flush=True)
         trained.adjust(sim=simulation, ref=reference, hist=simulation, base_kws_vars=own).load()
         return halfway - began, time.process_time() - halfway
 
@@ -156,63 +187,48 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
     return (training + len(year_windows(of_years, **WINDOWS)) * adjusting) * total / some
 
 
-def alone(work: Callable[..., float], *arguments: Any) -> tuple[float, float]:
-    """Return what the work returns in a process of its own, and that process's peak memory in GB."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        seconds = pool.submit(_quietly, work, *arguments).result()
-        peak = pool.submit(_peak).result()
-    print("\r" + " " * 60, end="\r", file=sys.stderr, flush=True)
-    return seconds, peak
-
-
-def _quietly(work: Callable[..., float], *arguments: Any) -> float:
-    warnings.simplefilter("ignore")
-    return work(*arguments)
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+WAYS = {one.__name__: one for one in (mbcn, dqm, peer)}
 
 
 @functools.cache
-def of_dqm(names: tuple[str, ...], years: int, cells: int, block: int) -> tuple[float, float]:
-    """Return CPU seconds of DQM, and its peak memory in GB: the same for any grouping of MBCn."""
-    most = max(cells, DQM_CELLS)
-    seconds, peak = alone(dqm, names, years, most, max(block, DQM_CELLS))
-    return seconds * cells / most, peak
+def alone(way: str, number: int, group: str, *sizes: int) -> tuple[float, float]:
+    """Return CPU seconds of a way in a process of its own, and that process's peak memory in GB."""
+    taken, told = measuring.script(__file__, "--way", way, number, group, *sizes)
+    return float(told.splitlines()[-1]), taken.peak_mib * 2**20 / 1e9
 
 
 def row(number: int, group: str, cells: int, asked: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of a number of variables, a grouping and a number of cells, and print them."""
-    names, block = NAMES[:number], min(asked.block, cells)
-    ours, peak = alone(mbcn, names, group, asked.years, cells, block)
-    univariate, peak_alone = of_dqm(names, asked.years, cells, block)
+    block, most = min(asked.block, cells), max(cells, DQM_CELLS)
+    ours, peak = alone("mbcn", number, group, asked.years, cells, block)
+    # The same for any grouping of MBCn.
+    univariate, peak_alone = alone("dqm", number, "", asked.years, most, max(block, DQM_CELLS))
+    univariate *= cells / most
     theirs = peers_peak = None
     if group != "month" and asked.xsdba_cells:
-        theirs, peers_peak = alone(peer, names, group, asked.years, asked.xsdba_cells, asked.xsdba_groups)
+        theirs, peers_peak = alone("peer", number, group, asked.years, asked.xsdba_cells, asked.xsdba_groups)
         theirs *= cells / asked.xsdba_cells
     figures = {
         "variables": number,
         "group": group,
         "cells": cells,
-        "mbcn_s": ours,
-        "ms_a_cell": 1000 * ours / cells,
-        "xsdba_s": theirs,
-        "ratio_to_xsdba": theirs / ours if theirs else None,
-        "dqm_s": univariate,
-        "ratio_to_dqm": ours / univariate,
-        "peak_gb": peak,
-        "dqm_peak_gb": peak_alone,
-        "xsdba_peak_gb": peers_peak,
-        "gb_read_and_written": 2 * number * cells * asked.years * 365 * 4 / 1e9,
-        "north_america_core_hours": ours / cells * NORTH_AMERICA / 3600,
+        "MBCn [s]": ours,
+        "ms/cell": 1000 * ours / cells,
+        "xsdba [s]": theirs,
+        "xsdba/MBCn": theirs / ours if theirs else None,
+        "DQM [s]": univariate,
+        "MBCn/DQM": ours / univariate,
+        "peak [GB]": peak,
+        "of DQM": peak_alone,
+        "of xsdba": peers_peak,
+        "GB r+w": 2 * number * cells * asked.years * 365 * 4 / 1e9,
+        "NAM [h]": ours / cells * NORTH_AMERICA / 3600,
     }
-    print("".join(_cell(one) for one in figures.values()), flush=True)
+    for name, value in figures.items():
+        text = value if isinstance(value, str) else "-" if value is None else f"{value:.4g}"
+        print(f"{name} {text}", end=", ", flush=True)
+    print()
     return figures
-
-
-def _cell(one: Any) -> str:
-    return f"{one:>13}" if isinstance(one, str) else f"{'-' if one is None else format(one, '.4g'):>10}"
 
 
 def main() -> None:
@@ -225,23 +241,14 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=500, help="cells that are in memory at once")
     parser.add_argument("--xsdba-cells", type=int, default=150, help="0 leaves xsdba out")
     parser.add_argument("--xsdba-groups", type=int, default=2)
+    parser.add_argument("--way", nargs=6, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    heads: tuple[str, ...] = (
-        "variables",
-        "group",
-        "cells",
-        "MBCn [s]",
-        "ms/cell",
-        "xsdba [s]",
-        "ratio",
-        "DQM [s]",
-        "ratio",
-        "peak [GB]",
-    )
-    heads += ("of DQM", "of xsdba", "GB r+w", "NAM [h]")
-    print("".join(f"{head:>{13 if head == 'group' else 10}}" for head in heads), flush=True)
-    every = itertools.product(asked.variables, asked.group, asked.cells)
-    rows = [row(*one, asked) for one in every]
+    if asked.way:
+        warnings.simplefilter("ignore")
+        way, number, group, *sizes = asked.way
+        print(WAYS[way](list(SHAPES)[: int(number)], group, *map(int, sizes)))
+        return
+    rows = [row(*one, asked) for one in itertools.product(asked.variables, asked.group, asked.cells)]
     print(f"load {os.getloadavg()[0]:.1f}; NAM: core-hours of {NORTH_AMERICA} cells")
     print(json.dumps({"arguments": vars(asked), "rows": rows}))
 

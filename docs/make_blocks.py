@@ -24,7 +24,6 @@ from espo_luigi.audit.sample import Audit
 from espo_luigi.audit.validate import Validation
 from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
-from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.config.usual import threshold_of
 from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
@@ -39,13 +38,13 @@ from espo_luigi.overview.states import StatusJson
 from espo_luigi.publication.retractions import Checked
 from espo_luigi.report.comparison import Comparison
 from espo_luigi.report.reading import RuleFigures
-from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInput
+from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables
-from espo_luigi.tasks.inputs import COUNTED
 from espo_luigi.tasks.publish import Published
 
 DOCS = Path(__file__).parent
@@ -141,16 +140,9 @@ def driver_action(consequences: Consequences) -> str:
 
 def problems() -> str:
     """The kinds of problems with raw files."""
-    defaults = {name: field.default for name, field in OnInputProblem.model_fields.items()}
-    can_warn = {name: name not in get_args(UnusableInput) for name in INPUT_PROBLEMS}
     rows = [
-        (
-            code(name),
-            (OnInputProblem.model_fields[name].description or ""),
-            COUNTED.get(name, "values"),
-            code(defaults[name]) + ("" if can_warn[name] else " only"),
-        )
-        for name in INPUT_PROBLEMS
+        (code(name), kind.meaning, kind.counts, code(kind.effect) + ("" if kind.may_warn else " only"))
+        for name, kind in INPUT_PROBLEMS.items()
     ]
     return table(["kind", "what it is", "counts", "by default"], rows)
 

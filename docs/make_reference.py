@@ -23,11 +23,11 @@ from pydantic_core import PydanticUndefined
 from espo_luigi import fields
 from espo_luigi.commands.cli import espo as espo_command
 from espo_luigi.config import RunConfig, bias_adjustment, health_checks, regions
+from espo_luigi.config.dialects import WITHOUT_EFFECT
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
-from espo_luigi.fields import NoEffect
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
@@ -286,7 +286,6 @@ _FILLED_IN = {
     "to_level_prop": "by section and step",
     "to_level_meas": "by section and step",
 }
-_WITHOUT_EFFECT = ("keys of ESPO-G without effect", "reaction")
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "boolean", Any: "anything", Path: "path"}
 
 
@@ -301,16 +300,15 @@ def keys() -> str:
     ]
     seen: dict[type, str] = {}
     for name, field in RunConfig.model_fields.items():
-        hint = hints(RunConfig)[name]
-        if no_effect(hint) is None:
-            parts += section_of_keys(field.alias or name, field, hint, seen)
-    return "\n".join([*parts, "## Sections without effect\n", table(_WITHOUT_EFFECT, without_effect(RunConfig))])
+        parts += section_of_keys(field.alias or name, field, hints(RunConfig)[name], seen)
+    head = ["in", "keys of ESPO-G, ESPO v2 and xscen", "reaction"]
+    return "\n".join([*parts, "## Keys without effect\n", table(head, without_effect())])
 
 
 def drs() -> str:
     """The keys of a DRS, the fields of its templates, and the DRS files of the package."""
     head = ["key", "type", "default", "meaning"]
-    found = tables_of(Drs, "", {}, [])
+    found = tables_of(Drs, "", {})
     keys = [f"{f'### {code(place[1:])}' * bool(place)}\n\n{table(head, rows)}" for place, rows in found]
     values = [(code(f"{{{name}}}"), text) for name, text in FIELDS.items()]
     made = [(f"[`{name}`](#{name})", load_drs(name).description) for name in packaged()]
@@ -335,28 +333,20 @@ def drs() -> str:
 
 def section_of_keys(section: str, field: Any, hint: Any, seen: dict[type, str]) -> list[str]:
     """A section's heading and meaning, a table of its keys, and tables of the mappings within it."""
-    parts, ignored = (
-        [f"## {code(section)}\n", f"{field.description[0].upper()}{field.description[1:]}.\n"],
-        list[tuple[str, str]](),
-    )
+    parts = [f"## {code(section)}\n", f"{field.description[0].upper()}{field.description[1:]}.\n"]
     for model, place in models_in(hint, section):
-        for where, rows in tables_of(model, place, seen, ignored):
+        for where, rows in tables_of(model, place, seen):
             heading = [] if where == section else [f"### {code(where)}\n"]
             parts += [*heading, table(["key", "type", "default", "meaning"], rows)]
-    return parts + ([table(_WITHOUT_EFFECT, ignored)] if ignored else [])
+    return parts
 
 
-def tables_of(
-    model: type[BaseModel], place: str, seen: dict[type, str], ignored: list[tuple[str, str]]
-) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+def tables_of(model: type[BaseModel], place: str, seen: dict[type, str]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Rows of a model's keys, then of the models within it; a model is described where it first stands."""
     seen[model] = place
-    ignored += without_effect(model, place)
     rows, later = list[tuple[str, ...]](), list[tuple[type[BaseModel], str]]()
     for name, field in model.model_fields.items():
         hint, key = hints(model)[name], field.alias or name
-        if no_effect(hint) is not None:
-            continue
         inner = [(one, at) for one, at in models_in(hint, f"{place}.{key}") if one.model_fields]
         links = [f"[its keys](#{re.sub(r'[^a-z0-9_-]', '', seen.get(one, at).lower())})" for one, at in inner]
         meaning = "; ".join(filter(None, [field.description or "", *dict.fromkeys(links)]))
@@ -368,7 +358,7 @@ def tables_of(
     if rows:
         yield place, rows
     for one, at in later:
-        yield from tables_of(one, at, seen, ignored)
+        yield from tables_of(one, at, seen)
 
 
 def hints(model: type[BaseModel]) -> dict[str, Any]:
@@ -376,18 +366,16 @@ def hints(model: type[BaseModel]) -> dict[str, Any]:
     return get_type_hints(model, include_extras=True)
 
 
-def no_effect(hint: Any) -> NoEffect | None:
-    """The mark of a key without effect."""
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, NoEffect)), None)
-
-
-def without_effect(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str]]:
-    """A row for each reaction to a model's keys without effect."""
-    found: dict[NoEffect, list[str]] = {}
-    for name, field in model.model_fields.items():
-        if mark := no_effect(hints(model)[name]):
-            found.setdefault(mark, []).append(code(".".join(filter(None, [prefix, field.alias or name]))))
-    return [(", ".join(names), mark.value) for mark, names in found.items()]
+def without_effect() -> Iterator[tuple[str, str, str]]:
+    """Rows of the keys without effect: the mappings that may hold them, the keys, the reaction."""
+    for where, keys, (told, refused) in WITHOUT_EFFECT:
+        kind = "an error: " if refused else "a warning: " if told else "nothing"
+        places = ", ".join(code(place.replace("*", "NAME")) for place in where)
+        yield (
+            places,
+            ", ".join(map(code, keys.split())),
+            kind + (told if refused else told.partition(": ")[2]).rstrip("."),
+        )
 
 
 def models_in(hint: Any, place: str) -> list[tuple[type[BaseModel], str]]:

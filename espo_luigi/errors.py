@@ -236,7 +236,18 @@ def _listed(names: Collection[str]) -> str:
     return (", ".join(list(names)[:_SHOWN]) or "(none)") + more
 
 
+# The rules of former releases, each with the rules that do its work now.
+FORMER_RULES = {
+    "Rechunk": ("Regrid",),
+    "FinalZarr": ("CleanUp",),
+    "MoveRef": ("OffDiagRefProp",),
+    "MoveDiag": ("OffDiagSimPropMeas", "OffDiagScenPropMeas", "DiagMeasuresImprovement"),
+}
+
+
 def no_such_rule(name: str, rules: Iterable[str]) -> str:
-    """Return the error message for the name of a rule that does not exist."""
+    """Return the error message for the name of a rule that does not exist, or does not exist any more."""
+    if name in FORMER_RULES:
+        return f"the rule {name} has gone; its work is done by {' and '.join(FORMER_RULES[name])}. Name that."
     hint = nearest(name, rules, hint=" Did you mean {}?")
     return f"there is no rule {name} here.{hint} `espo rules` lists them."

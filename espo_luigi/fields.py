@@ -7,7 +7,6 @@ import os
 import re
 import string
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -176,19 +175,6 @@ def single_or_mapping(kind: type, single: Any, section: type[Section], expected:
 def OmitDefault(description: str, default: Any = None, **options: Any) -> Any:
     """Return the field of a key that leaves no trace in dumps, and so in hashes, where it has its default."""
     return Field(default=default, exclude_if=lambda value: value == default, description=description, **options)
-
-
-class NoEffect(Enum):
-    """Mark of an ESPO-G key without effect here; the value says how espo_luigi reacts."""
-
-    SILENT = "nothing"
-    WARN = "a warning: in ESPO-G or xscen the key chooses inputs or changes attributes"
-    REFUSE = "an error: in ESPO-G or xscen the key changes numbers"
-
-
-Ignored = Annotated[Any, Field(exclude=True), NoEffect.SILENT]
-Unused = Annotated[Any, Field(exclude=True), NoEffect.WARN]
-Refused = Annotated[Any, Field(exclude=True), NoEffect.REFUSE]
 
 
 def _no_boolean(value: Any) -> Any:

@@ -20,6 +20,7 @@ from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
@@ -285,7 +286,7 @@ def check_complete(series: Series, cell: Cell, variables: Sequence[str]) -> None
 def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:
     """Return a cell of a product, lazily; raises `ParameterError` if a regional simulation does not cover it."""
     grid = next(land.grid for land in lands(run) if land.piece == cell.piece)
-    at = dict(zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True))
+    at = dict(zip(horizontal_dims(grid), (cell.row, cell.column), strict=True))
     places = {dim: np.flatnonzero(product[dim].values == grid[dim].values[place]) for dim, place in at.items()}
     own = product.isel({dim: found[:1] for dim, found in places.items()})
     first_day = (data.isel(time=0) for data in own.data_vars.values() if "time" in data.dims)
@@ -318,7 +319,7 @@ def finish(run: RunContext, sim_id: str, cell: Cell, series: Series, only: Seque
     """Clean a cell of adjusted series up, as the simulation's product has it; in memory."""
     own = series.alone(cell.place)
     land = next(land for land in lands(run) if land.piece == cell.piece)
-    y, x = stack.horizontal_dims(land.grid)
+    y, x = horizontal_dims(land.grid)
     grid = land.grid.isel({y: [cell.row], x: [cell.column]})
     product = run.production.product_of_cell(run, sim_id, cell.piece, grid, own.adjusted, only)
     return Made(run, sim_id, cell, own, product.isel({y: 0, x: 0}).compute(scheduler="synchronous"))

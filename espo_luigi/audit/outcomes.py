@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.science.chunks import join
+
 _PERCENTILE = re.compile(r"(.+)_(min|max|p\d+(?:\.\d+)?)")
 # A day of the year is before another if it is at most half a year earlier.
 _YEAR = 365.25
@@ -80,7 +82,7 @@ def _computed(one: Any, days: xr.Dataset, how: dict[str, str]) -> Sequence[xr.Da
     if "lat" in one.parameters:
         cells = [days.isel(cell=cell).expand_dims("lat") for cell in range(days.sizes["cell"])]
         made = [one(ds=cell, **how).isel(lat=0, drop=True) for cell in cells]
-        return (xr.concat(made, "cell", coords="minimal", compat="override"),)
+        return (join(made, "cell"),)
     results = one(ds=days, **how)
     return results if isinstance(results, tuple) else (results,)
 

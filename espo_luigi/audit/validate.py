@@ -37,12 +37,13 @@ from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
+from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.possible import limits_in
 from espo_luigi.science.quality import flags_name, is_flags
-from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.science.variables import VARIABLES, variable
 from espo_luigi.tasks.context import RunContext, context, settings
@@ -225,9 +226,8 @@ def _open(files: Sequence[Path]) -> xr.Dataset:
     if is_zarr(files[0].name):
         return store.open_store(files[0])
     parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-    how: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "exact"}
     # Units that differ from file to file are none.
-    ds = xr.concat(parts, "time", combine_attrs="drop_conflicts", **how) if len(parts) > 1 else parts[0]
+    ds: xr.Dataset = join(parts, "time", "drop_conflicts") if len(parts) > 1 else parts[0]
     # CORDEX-Adjust names variables so.
     return ds.rename({var: str(var).removesuffix("Adjust") for var in ds})
 

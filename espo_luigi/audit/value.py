@@ -21,6 +21,7 @@ from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.derivations import way_from
 from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import convert_to
 from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition
@@ -340,7 +341,7 @@ def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
     if stack.STACKED_DIM in theirs.dims:
         theirs = theirs.isel({stack.STACKED_DIM: [cell.place]})
     else:
-        theirs = theirs.isel(dict(zip(stack.horizontal_dims(theirs), (cell.row, cell.column), strict=True)))
+        theirs = theirs.isel(dict(zip(horizontal_dims(theirs), (cell.row, cell.column), strict=True)))
     return all(
         # With a changed setting, a training may have other quantiles.
         dict(data.sizes) == dict(own[name].sizes)

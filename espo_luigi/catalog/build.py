@@ -27,6 +27,7 @@ from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
 from espo_luigi.files import read_object
 from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
+from espo_luigi.science.geometry.cells import COORDINATE_NAMES, coordinate_names
 
 logger = logging.getLogger(__name__)
 
@@ -369,7 +370,7 @@ def _ends(times: np.ndarray, path: Path) -> tuple[Any, Any]:
 def _climate_variables(ds: xr.Dataset) -> list[str]:
     bounds = {value.attrs.get("bounds") or value.encoding.get("bounds") for value in ds.variables.values()}
     names = [str(name) for name, data in ds.data_vars.items() if data.ndim >= 2 and name not in bounds]
-    coordinates = {"lat", "lon", "latitude", "longitude", "nav_lat", "nav_lon"}
+    coordinates = {*COORDINATE_NAMES["lat"], *COORDINATE_NAMES["lon"]}
     suffixes = ("_bnds", "_bounds", "_vertices")
     series = {str(name) for name, data in ds.data_vars.items() if "time" in data.dims}
 
@@ -383,12 +384,9 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
 
 def _unstructured(ds: xr.Dataset) -> str:
     """Return the dimension along which the cells of an unstructured grid stand; nothing on other grids."""
-    along = [
-        {value.dims for name, value in ds.variables.items() if what in (name, value.attrs.get("standard_name"))}
-        for what in ("latitude", "longitude")
-    ]
-    shared = [dims[0] for dims in along[0] & along[1] if len(dims) == 1 and ds.sizes[dims[0]] > 1]
-    return str(shared[0]) if shared else ""
+    along = [ds[name].dims for name in coordinate_names(ds).values()]
+    is_list = len(along) == 2 and along[0] == along[1] and len(along[0]) == 1 and ds.sizes[along[0][0]] > 1
+    return str(along[0][0]) if is_list else ""
 
 
 def _frequency(times: np.ndarray) -> str | None:

@@ -24,8 +24,7 @@ from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, day_of
-from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import LATITUDE_NAMES, LONGITUDE_NAMES, as_maps, beyond_the_grid, subset_boxes
+from espo_luigi.science.extract.dataset import as_maps
 from espo_luigi.science.extract.input_counts import doubtful_fill
 from espo_luigi.science.extract.input_problems import (
     Problem,
@@ -36,7 +35,9 @@ from espo_luigi.science.extract.input_problems import (
     neighbour_problems,
 )
 from espo_luigi.science.extract.input_values import value_problems
-from espo_luigi.science.grid import cells_in
+from espo_luigi.science.geometry.cells import COORDINATE_NAMES, cells_in
+from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_boxes
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ BLOCK_BYTES = 64 * 1024**2
 # To compare the names of more chunks of an array takes some ten seconds.
 MOST_CHUNKS = 5_000_000
 # The problems after which a file is not examined any further.
-LOST = ("unreadable_files", "units", "calendars", "grids")
+LOST = {name for name, kind in INPUT_PROBLEMS.items() if kind.counts == "files" and not kind.may_warn}
 
 
 @dataclass
@@ -80,7 +81,7 @@ def examine_match(
     match : Match
         A result of `Catalog.search`.
     period, regions
-        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`. Only this
+        The part that will be extracted: years, both included, and boxes as of `geometry.cutting.subset_box`. Only this
         part is read.
     limits
         The possible values of each variable, in canonical units.
@@ -93,7 +94,7 @@ def examine_match(
     masked : optional
         A function that takes out the values of cells that will not be used, lazily.
     scopes : optional
-        Further limits, each of a part of the regions (`science.grid.cells_in`). A scope without cells is logged.
+        Further limits, each of a part of the regions (`geometry.cells.cells_in`). A scope without cells is logged.
     table : mapping
         What is known of variables.
     """
@@ -139,7 +140,7 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapp
             held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
             continue
         for name in wanted_of(asset, match) if ds.sizes["time"] else ():
-            kind: InputProblem = "grids"
+            kind = "grids"
             units, known = str(ds[name].attrs.get("units", "")), variable(name, table)
             try:
                 as_maps(ds[name])
@@ -296,7 +297,7 @@ def missing_chunks(
             zarr_store(path), mode="r", consolidated=options.get("consolidated"), **how
         )
     arrays = dict(group.zarr_group.arrays())
-    coordinates = {*group.get_dimensions(), *LATITUDE_NAMES, *LONGITUDE_NAMES} & arrays.keys()
+    coordinates = {*group.get_dimensions(), *COORDINATE_NAMES["lat"], *COORDINATE_NAMES["lon"]} & arrays.keys()
     absent = {name: _absent_chunks(arrays[name]) for name in sorted(coordinates)}
     lacking = {name: there for name, there in absent.items() if there.any() and math.prod(_file(arrays[name])) > 1}
     if lacking:

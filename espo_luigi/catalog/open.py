@@ -21,9 +21,11 @@ from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
-from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, joined, whole_years
-from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
+from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.chunks import join
+from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.geometry.cells import normalise_coordinates
 from espo_luigi.science.variables import VARIABLES, Variable
 
 logger = logging.getLogger(__name__)
@@ -103,7 +105,7 @@ def _with_days(ds: xr.Dataset, match: Match, may_lack: Sequence[str]) -> xr.Data
         return ds
     filled = [insert_days(part, days=may_lack) for part in parts]
     inserted = ",".join(filter(None, (part.attrs.get(INSERTED_DAYS) for part in filled)))
-    whole = filled[0] if len(filled) == 1 else joined(filled)
+    whole = filled[0] if len(filled) == 1 else join(filled, "time")
     return whole.assign_attrs({INSERTED_DAYS: inserted}) if inserted else whole
 
 

@@ -62,7 +62,7 @@ def translation_of(old: Path) -> tuple[dict[str, str], int, list[str]]:
     ConfigurationError
         A file is missing, a link out of the folder, cannot be read, or asks for something that is not done here.
     """
-    from espo_luigi.config.dialects import translate
+    from espo_luigi.config.dialects import drop_without_effect, translate
     from espo_luigi.config.load import folders_of, merged
     from espo_luigi.config.usual import NEWEST
     from espo_luigi.errors import ConfigurationError
@@ -82,8 +82,9 @@ def translation_of(old: Path) -> tuple[dict[str, str], int, list[str]]:
     except ValueError as error:
         raise ConfigurationError(f"`[espo] config` of {settings}: {error}.") from error
     files = [_within(old, path) for path in files if path.exists() or path.name != "paths.yml"]
-    content, _, _, read = merged(files)
-    translate(content)
+    content, written, _, read = merged(files)
+    translate(content, written)
+    drop_without_effect(content)
     start = "espo-v2" if "subregions" in content else "espo-g6"
     texts, run = {"luigi.cfg": files_of(start)["luigi.cfg"]}, list[str]()
     if parser.has_option("espo", "config"):

@@ -26,16 +26,13 @@ from espo_luigi.errors import ConfigurationError, nearest, unknown
 from espo_luigi.fields import (
     AnyMapping,
     ByFileName,
-    Ignored,
     Integer,
     Named,
     Names,
     NothingIsEmpty,
     Number,
     OmitDefault,
-    Refused,
     Section,
-    Unused,
     file_name_part,
 )
 from espo_luigi.methods.base import Method, method_named, problem
@@ -230,12 +227,6 @@ class _CleanUpOfVariables(Section):
     limit_var: Named[Literal["potential_radiation"]] = OmitDefault(
         "a limit that depends on day and latitude, by variable; rsds: potential_radiation", {}
     )
-    maybe_unstack_dict: Ignored = None
-    variables_and_units: Refused = None
-    convert_calendar_kwargs: Refused = None
-    missing_by_var: Refused = None
-    attrs_to_remove: Unused = None
-    common_attrs_only: Unused = None
 
 
 class XscenCleanUp(_CleanUpOfVariables):
@@ -249,9 +240,6 @@ class XscenCleanUp(_CleanUpOfVariables):
             "{institution}, {project} and {version}"
         ),
     )
-    clip_var: Refused = None
-    change_attr_prefix: Unused = None
-    remove_all_attrs_except: Unused = None
 
 
 def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -283,7 +271,6 @@ class VariableCleanUp(_CleanUpOfVariables):
     change_attr_prefix: str = Field(
         default="", description="takes the place of `cat:` in names of attributes, if given"
     )
-    to_level: Ignored = None
 
 
 class DerivedVariable(Section):
@@ -329,5 +316,3 @@ class CleanUp(Section):
             "`espo_luigi_impossible_values` counts them)"
         ),
     )
-    search_data_catalogs: Ignored = None
-    save: Refused = None

@@ -11,15 +11,14 @@ from typing import Any
 from espo_luigi.config.diagnosis import Diagnostics, DiagStep, OffDiag
 from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.health_checks import date_of
-from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import NoEffect, Section, converts, file_name_part
+from espo_luigi.fields import converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
-from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import FLAGS, NEEDED_FOR, TOGETHER, each_period
 from espo_luigi.science.derivations import DERIVATIONS
+from espo_luigi.science.geometry.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ def checked(config: RunConfig) -> RunConfig:
     _check_dates(config)
     _check_thresholds(config)
     _check_properties(config)
-    _check_unused(config)
     check_client(config.dask_client)
     check_settings(config.dask_settings)
     if config.off_diag is None:
@@ -438,29 +436,3 @@ def _host(path: str, domain: Region, name: str | None, hosts: Mapping[str, Regio
             *(path, domain.name, domain.box, host.name, host.box),
         )
     return name
-
-
-def _check_unused(config: RunConfig) -> None:
-    for path, mark in _unused(config, ""):
-        if mark is NoEffect.REFUSE:
-            raise ConfigurationError(
-                f"`{path}`: in ESPO-G or xscen this key changes the numbers of products, and espo_luigi does not know "
-                "how to. Remove it if products without it will do."
-            )
-        logger.warning("`%s` has no effect here: in ESPO-G or xscen it chooses inputs or changes attributes.", path)
-
-
-def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:
-    """Yield the paths of keys that are given, are used in ESPO-G, and have no effect here."""
-    if isinstance(value, Section):
-        fields = type(value).model_fields
-        for name, inner in ((name, inner) for name, inner in value if name in fields):  # not what is cached
-            field = fields[name]
-            key, mark = f"{path}{field.alias or name}", no_effect(field)
-            if mark is None:
-                yield from _unused(inner, f"{key}.")
-            elif mark is not NoEffect.SILENT and inner:
-                yield key, mark
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _unused(inner, f"{path}{key}.")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import ByFileName, Ignored, Integer, Named, Names, Period, Periods, Refused, Section, Unit
+from espo_luigi.fields import ByFileName, Integer, Named, Names, Period, Periods, Section, Unit
 from espo_luigi.methods.base import method_named
 from espo_luigi.science.diagnose.definitions import Step, judged
 
@@ -27,8 +27,6 @@ class Asked(Section):
         description="the definitions of the properties: a YAML file, or the mapping itself"
     )
     period: Period = Field(description="first and last year; custom.ref_period by default")
-    dref_for_measure: Ignored = None
-    rechunk: Ignored = None
 
 
 class PropertiesAndMeasures(Asked):
@@ -36,7 +34,6 @@ class PropertiesAndMeasures(Asked):
 
     to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
     to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
-    change_units_arg: Refused = None
 
     @property
     def step(self) -> Step:
@@ -50,8 +47,6 @@ class DiagStep(Section):
     domain: Named[str] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")
     unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
-    input: Ignored = None
-    dref_for_measure: Ignored = None
 
     @property
     def step(self) -> Step:
@@ -77,7 +72,6 @@ class OffDiag(Section):
 
     domains: ByFileName[Region] = Field(description="the domains that are diagnosed")
     each: Steps = Field(alias="steps", description="what is diagnosed: ref, sim and scen")
-    correlogram_regions: Ignored = None
 
     @property
     def steps(self) -> dict[str, DiagStep]:
@@ -89,7 +83,6 @@ class Diagnostics(Steps):
     """Section `diagnostics`: the diagnostics of whole regions, of the branch stage-2024."""
 
     ref: DiagStep = Field(description="the reference, from extraction.reference")
-    input: Ignored = None
 
 
 class DomainDiag(Asked):
@@ -97,8 +90,6 @@ class DomainDiag(Asked):
 
     domains: ByFileName[Region] = Field(description="the domains that are diagnosed")
     change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
-    to_level_prop: Ignored = None
-    to_level_meas: Ignored = None
 
     @property
     def step(self) -> Step:

@@ -37,7 +37,7 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod, Validated
-from espo_luigi.science.polygons import read_polygons
+from espo_luigi.science.geometry.polygons import read_polygons
 from espo_luigi.science.variables import variable
 
 Share = Annotated[float, Field(ge=0)]

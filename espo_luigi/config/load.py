@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from espo_luigi.config.cross_checks import checked
 from espo_luigi.config.dialects import (
     COPIED,
-    STEPS,
-    V2_SECTIONS,
+    DETAILS,
+    OTHER_SECTIONS,
     Content,
     Written,
     as_written,
+    drop_without_effect,
     fill_in,
     mappings,
     modernise,
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 _MOST_BASES = 20
 
 SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
-SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS, "warminglevels")
+SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *OTHER_SECTIONS)
 
 
 def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> RunConfig:
@@ -73,8 +74,9 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places, paths = merged(paths)
     folders = folders_of(paths)
-    written = {**written, **translate(content)}
     try:
+        translate(content, written)
+        drop_without_effect(content)
         with_usual = give_usual_settings(content)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error
@@ -113,7 +115,7 @@ def _as_given(text: str, written: Written, places: Mapping[KeyPath, str]) -> str
     return f"{place}: {text}" if place else text
 
 
-def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, str], list[Path]]:
+def merged(paths: Iterable[Path]) -> tuple[Content, dict[KeyPath, KeyPath], Mapping[KeyPath, str], list[Path]]:
     """Return the content of files and of their bases, where moved keys were written, places of keys, and all files."""
     content: Content = {}
     written: dict[KeyPath, KeyPath] = {}
@@ -183,7 +185,7 @@ def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _read_properties(content: Content, folders: Iterable[Path]) -> None:
     """Replace the names of properties files by the files' content."""
-    for where in (*(f"{step}.properties_and_measures" for step in STEPS), "domain-diag"):
+    for where in (*DETAILS, "domain-diag"):
         for at, details in mappings(content, where):
             if isinstance(name := details.get("properties"), str):
                 details["properties"] = _properties(".".join(as_written((*at, "properties"), COPIED)), name, folders)

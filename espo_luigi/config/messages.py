@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest, problems_in, unknown
-from espo_luigi.fields import NoEffect, Section
+from espo_luigi.fields import Section
 from espo_luigi.redaction import redacted
 
 _LONGEST = 80
@@ -119,18 +119,13 @@ def place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
 
 
 def keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that have an effect in the section where pydantic's location ends."""
+    """Return the keys of the section where pydantic's location ends."""
     return _keys(_locate(model, loc).holder)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    """The keys of a section that have an effect, as written in YAML."""
-    return [field.alias or name for name, field in model.model_fields.items() if not no_effect(field)]
-
-
-def no_effect(field: FieldInfo) -> NoEffect | None:
-    """Return the field's mark when its key has no effect."""
-    return next((mark for mark in field.metadata if isinstance(mark, NoEffect)), None)
+    """The keys of a section, as written in YAML."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 @dataclass(frozen=True)

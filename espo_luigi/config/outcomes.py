@@ -20,7 +20,6 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     ByFileName,
     Frequency,
-    Ignored,
     InputPath,
     Integer,
     Latitudes,
@@ -28,10 +27,8 @@ from espo_luigi.fields import (
     Named,
     Number,
     Period,
-    Refused,
     Section,
     Threshold,
-    Unused,
     find_file,
 )
 from espo_luigi.files import MOST_JSON_BYTES, read_bytes
@@ -52,24 +49,13 @@ SeveralPeriods = Annotated[
 ]
 
 
-class FromXscen(Section):
-    """A section with the keys of xscen's templates that choose inputs and outputs, which the rules do here."""
-
-    dask: Ignored = None
-    input: Unused = None
-    inputs: Unused = None
-    save: Ignored = None
-    to_level: Ignored = None
-
-
-class ComputeIndicators(FromXscen):
+class ComputeIndicators(Section):
     """Arguments of `xscen.compute_indicators`."""
 
-    rechunk_input: Ignored = None
     restrict_years: Literal[True] = Field(default=True, description="true: no period begins before the data")
 
 
-class IndicatorsSection(FromXscen):
+class IndicatorsSection(Section):
     """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
 
     module: str = Field(
@@ -116,7 +102,7 @@ class IndicatorsSection(FromXscen):
         return {**given, "module": str(path), "definitions": definitions}
 
 
-class ClimatologicalOp(FromXscen):
+class ClimatologicalOp(Section):
     """Arguments of `xscen.climatological_op`."""
 
     op: str | dict[str, dict[str, Number]] = Field(default="mean", description="mean, std, median, min, max, sum, p90")
@@ -128,11 +114,9 @@ class ClimatologicalOp(FromXscen):
         description="the years with a value that a window needs; by default all, or 0.8 of them for dates and ratios",
     )
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
-    periods_as_dim: Ignored = None
-    horizons_as_dim: Ignored = None
 
 
-class ComputeDeltas(FromXscen):
+class ComputeDeltas(Section):
     """Arguments of `xscen.compute_deltas`."""
 
     kind: Literal["+", "/", "%"] | Named[Literal["+", "/", "%"]] = Field(
@@ -145,7 +129,7 @@ class ComputeDeltas(FromXscen):
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
 
-class Aggregate(FromXscen):
+class Aggregate(Section):
     """Section `aggregate`: climatologies of the indicators, and their changes."""
 
     climatological_op: ClimatologicalOp = Field(default_factory=ClimatologicalOp, description="the climatologies")
@@ -184,10 +168,9 @@ class WithFile(Section):
         return {**given, "digest": hashlib.sha256(b"".join(parts.values())).hexdigest() if parts else ""}
 
 
-class WarmingLevelsSection(WithFile, FromXscen):
+class WarmingLevelsSection(WithFile):
     """Section `warming_levels`: with the arguments of `xscen.subset_warming_level`."""
 
-    wl_dim: Ignored = None
     wl: Annotated[tuple[Number, ...], BeforeValidator(_listed)] = Field(
         default=(1.5, 2.0, 3.0, 4.0), min_length=1, description="the levels of global warming, K"
     )
@@ -208,27 +191,15 @@ class Percentiles(Section):
     min_members: Integer | None = Field(
         default=None, description="the simulations that a cell needs; by default all of the ensemble"
     )
-    split: Ignored = None
 
 
 class Statistics(Section):
     """Statistics of `xscen.ensemble_stats`."""
 
     ensemble_percentiles: Percentiles = Field(default_factory=Percentiles, description="percentiles")
-    ensemble_mean_std_max_min: Ignored = None
-    robustness_fractions: Ignored = None
-    robustness_categories: Ignored = None
-
-    @field_validator("robustness_fractions", "robustness_categories")
-    @classmethod
-    def _always_made(cls, given: Any, info: ValidationInfo) -> Any:
-        if given:
-            key = f"ensembles.ensemble_stats.statistics.{info.field_name}"
-            logger.warning("`%s` has no effect: agreement and robustness are always computed, as in IPCC AR6.", key)
-        return given
 
 
-class EnsembleStats(FromXscen):
+class EnsembleStats(Section):
     """Arguments of `xscen.ensemble_stats`."""
 
     statistics: Statistics = Field(default_factory=Statistics, description="what is computed")
@@ -238,14 +209,11 @@ class EnsembleStats(FromXscen):
     partition: Literal[False, "hawkins-sutton", "lafferty-sriver"] = Field(
         default=False, description="how the variance of yearly indicators is split by scenarios, models and years"
     )
-    common_attrs_only: Ignored = None
-    create_kwargs: Unused = None
 
 
-class EnsemblesSection(FromXscen):
+class EnsemblesSection(Section):
     """Section `ensembles`: statistics over simulations."""
 
-    inputs: Refused = None
     processing_levels: tuple[Product, ...] = Field(
         default=("indicators", "climatology", "delta", "warming_levels"), description="of what, as far as it is made"
     )
@@ -255,7 +223,6 @@ class EnsemblesSection(FromXscen):
 class RegionOfMean(WithFile):
     """A box, a point or the polygons of a file."""
 
-    name: Ignored = None
     method: Literal["bbox", "gridpoint", "shape"] = Field(default="bbox", description="what it is")
     lon_bnds: Longitudes | None = Field(default=None, description="of a box: degrees east")
     lat_bnds: Latitudes | None = Field(default=None, description="of a box: degrees north")
@@ -272,22 +239,7 @@ class RegionOfMean(WithFile):
         return self
 
 
-class SpatialMean(FromXscen):
+class SpatialMean(Section):
     """Section `spatial_mean`: means over regions, weighted by areas."""
 
     regions: ByFileName[RegionOfMean] = Field(min_length=1, description="the regions; a file of polygons has several")
-    method: Ignored = None
-    skipna: Ignored = None
-
-
-def without_idle_sections(content: Any) -> Any:
-    """Return the configuration without sections that have no effect: without `indicators.module`, all of them."""
-    if not isinstance(content, Mapping):
-        return content
-    module = isinstance(indicators := content.get("indicators"), Mapping) and indicators.get("module")
-    sections = ("ensemble",) if module else ("warming_levels", "ensembles", "spatial_mean")
-    for name in filter(content.get, sections):
-        why = "; `ensembles` has" if module else " without `indicators.module`"
-        logger.warning("The section `%s` has no effect%s.", name, why)
-    idle = () if module else ("indicators", "aggregate", *sections)
-    return {key: value for key, value in content.items() if key not in idle}

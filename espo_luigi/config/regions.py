@@ -14,7 +14,6 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     ByFileName,
     Chunks,
-    Ignored,
     Integer,
     Latitudes,
     Longitudes,
@@ -26,8 +25,8 @@ from espo_luigi.fields import (
     Section,
     file_name_part,
 )
-from espo_luigi.science.boxes import Box
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.geometry.boxes import Box
 
 Calendar = Literal[
     "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "all_leap", "366_day"
@@ -139,9 +138,6 @@ class Custom(Section):
             "calendars are converted to it"
         ),
     )
-    delete_in_final_zarr: Ignored = None
-    delete_in_diag: Ignored = None
-    rechunk: Ignored = None
 
     @property
     def stretches(self) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
@@ -22,13 +22,12 @@ from espo_luigi.config.outcomes import (
     IndicatorsSection,
     SpatialMean,
     WarmingLevelsSection,
-    without_idle_sections,
 )
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.usual import NEWEST, Usual
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section, filled
+from espo_luigi.fields import AnyMapping, ByFileName, OmitDefault, Section, filled
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, Consistency, each_period
 from espo_luigi.science.derivations import inputs_of
 from espo_luigi.science.variables import VARIABLES, Variable, variable
@@ -110,22 +109,10 @@ class RunConfig(Section):
     logging: AnyMapping = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
     validation: Validation = Field(default=Validation(), exclude=True, description="thresholds of `espo validate`")
     demo: AnyMapping | None = Field(default=None, description="the built-in example data")
-    tasks: Ignored = None
-    indicator: Ignored = None
-    ensemble: Ignored = None
-    scripting: Ignored = None
-    io: Ignored = None
-    utils: Ignored = None
-    tdd: Ignored = None
 
     _written: Written = PrivateAttr(default={})
     _files: tuple[Path, ...] = PrivateAttr(default=())
     _with_usual: tuple[str, ...] = PrivateAttr(default=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_idle_sections(cls, content: Any) -> Any:
-        return without_idle_sections(content)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
 from espo_luigi.errors import nearest
 from espo_luigi.fields import (
@@ -17,7 +17,6 @@ from espo_luigi.fields import (
     ByFileName,
     Chunks,
     Frequency,
-    Ignored,
     InputPaths,
     Integer,
     Named,
@@ -25,14 +24,14 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     Periods,
-    Refused,
     Section,
     Switch,
     Unit,
 )
 from espo_luigi.redaction import redacted
-from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.geometry.boxes import Box, made_edges
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import Filling
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.
@@ -67,11 +66,6 @@ class SearchDataCatalogs(Section):
     exclusions: AnyMapping | None = Field(
         default=None, description="unwanted values of catalogue columns, written like wanted values"
     )
-    coverage_kwargs: Refused = None
-    id_columns: Refused = None
-    conversion_yaml: Refused = None
-    restrict_resolution: Refused = None
-    restrict_warming_level: Refused = None
 
     @property
     def most_members(self) -> int | None:
@@ -143,11 +137,7 @@ class ExtractDataset(Section):
         default={}, description="keyword arguments of xarray.open_dataset"
     )
     xr_combine_kwargs: AnyMapping = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
-    ensure_correct_time: Ignored = None
-    to_level: Ignored = None
     mask: bool = OmitDefault("keep values only where the fixed field `mask` is 1; of the reference", False)
-    preprocess: Refused = None
-    resample_methods: Refused = None
 
 
 class CreateMask(Section):
@@ -211,8 +201,6 @@ class Extraction(Section):
         default={},
         description="chunks of what is extracted; by default whole maps in files of some 64 MB, which suits most runs",
     )
-    properties_and_measures: Ignored = None
-    clean_up: Ignored = None
     create_mask: CreateMask | None = OmitDefault("the source cells that are interpolated from; of the simulations")
     repairs: tuple[RepairRow, ...] = OmitDefault("known defects of single simulations, repaired in this order", ())
     fill_in_time: Named[Filling] = OmitDefault(
@@ -250,102 +238,15 @@ Action = Literal["fail", "warn"]
 Fails = Annotated[Literal["fail"], BeforeValidator(_only_fail)]
 
 
-class OnInputProblem(Section):
-    """The effect of each kind of problem with raw files: the tasks that need them fail, or a warning."""
-
-    unreadable_files: Fails = Field(
-        default="fail",
-        description="files that are missing, empty, truncated or damaged, or lack the variable or its coordinates",
-    )
-    units: Fails = Field(default="fail", description="units that are absent, unknown or of another quantity")
-    calendars: Fails = Field(default="fail", description="a calendar that differs from that of most files")
-    grids: Fails = Field(
-        default="fail",
-        description=(
-            "a grid that differs from the first file's or has no cell in the box; coordinates that are absent or "
-            "out of order; a variable that is not numbers on time, latitude and longitude (in any order)"
-        ),
-    )
-    steps_not_daily: Fails = Field(default="fail", description="steps that are not days")
-    missing_days: Fails = Field(
-        default="fail", description="days that are missing in a file, between files, or at an end of the period"
-    )
-    double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
-    days_out_of_order: Fails = Field(default="fail", description="days after later ones")
-    missing_chunks: Action = Field(
-        default="fail",
-        description=(
-            "chunks of a Zarr store that are absent: Zarr would read fill values in their place; `warn` suits a "
-            "writer that left out chunks of real values, such as days of 0"
-        ),
-    )
-    fill_values: Action = Field(
-        default="fail",
-        description=(
-            "an impossible number that recurs (1e20, -9999) and no attribute declares; or a declared fill value "
-            "that the variable may have, such as 0 mm of rain: if such values are real, set `xr_open_kwargs: "
-            "{mask_and_scale: {pr: false}}`"
-        ),
-    )
-    extrapolation: Action = Field(
-        default="fail",
-        description=(
-            "a domain that reaches beyond the data's grid by more than `tile_buffer` cells (half a cell without buffer)"
-        ),
-    )
-    mislabelled_units: Action = Field(
-        default="fail",
-        description=(
-            "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, "
-            "percentages that are not all 0 and never exceed 1.5 %, or most values beyond the bounds of an "
-            "`additive_space`: the units, the bounds or the fill value are wrong"
-        ),
-    )
-    constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
-    impossible_values: Action = Field(
-        default="fail",
-        description=(
-            "values beyond the table of variables' limits of raw data (temperatures beyond 170 to 353 K, precipitation "
-            "below -1 mm or above 3000 mm a day) or beyond the bounds of an `additive_space`, infinite values; "
-            "of variables with `repairs`, a warning until `Extract` has repaired them"
-        ),
-    )
-    crossed_temperatures: Action = Field(
-        default="fail",
-        description=(
-            "tasmax not above tasmin in more than 5 % of a file's values, on more than 5 % of the days in more than "
-            "5 % of the cells, or on half of a cell's days"
-        ),
-    )
-    too_few_days: Action = Field(
-        default="fail",
-        description=(
-            "cells (of the reference: land) with values on less than 90 % of the days, or of those of "
-            "`custom.ref_period`"
-        ),
-    )
-    values_out_of_range: Action = Field(
-        default="warn",
-        description="values that are possible, but beyond the limits of the data flags of `health_checks`",
-    )
-    tasmax_below_tasmin: Action = Field(default="warn", description="tasmax below tasmin by however little")
-    missing_values: Action = Field(
-        default="warn", description="cells that lack values on up to 10 % of the days; the count is that of the values"
-    )
-    maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
-    constant_maps: Action = Field(
-        default="warn",
-        description="days with the same value in the whole box of 9 cells or more, except 0 for precipitation",
-    )
-    cells_without_first_day: Action = Field(
-        default="warn",
-        description=(
-            "cells of the reference with data, but none on the first day, which says where land is: they are left out"
-        ),
-    )
-    coordinates_by_round_off: Action = Field(
-        default="warn", description="coordinates up to 1e-4 degrees from the first file's, which are used"
-    )
+OnInputProblem = create_model(
+    "OnInputProblem",
+    __base__=Section,
+    __doc__="The effect of each kind of problem with raw files: the tasks that need them fail, or a warning.",
+    **{
+        name: (Action if kind.may_warn else Fails, Field(default=kind.effect, description=kind.meaning))
+        for name, kind in INPUT_PROBLEMS.items()
+    },
+)
 
 
 class ExtractionSection(Section):
@@ -358,10 +259,9 @@ class ExtractionSection(Section):
         default=None, description="the reference's source, if its search criteria do not name it"
     )
     # The hash leaves it out, since it changes no number.
-    on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
+    on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(  # type: ignore[valid-type]
         default_factory=OnInputProblem, exclude=True, description="what problems with raw files do, by kind"
     )
-    clean_up: Ignored = None
 
 
 class CfGrid2d(Section):
@@ -441,8 +341,6 @@ class RegridDataset(Section):
     intermediate_grids: Named[IntermediateGrid] = Field(
         default={}, description="the grids of the cascade, from coarse to fine"
     )
-    weights_location: Ignored = None
-    to_level: Ignored = None
 
 
 def _without_default(methods: Mapping[str, RegridMethod]) -> Mapping[str, RegridMethod]:
@@ -458,8 +356,6 @@ class Regrid(Section):
     regrid_method: Annotated[Named[RegridMethod], AfterValidator(_without_default)] = OmitDefault(
         "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
     )
-    target: Ignored = None
-    weights_location: Ignored = None
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `espo_luigi.science.regrid.weigh` that are the same for all simulations."""

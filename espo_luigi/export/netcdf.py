@@ -26,7 +26,8 @@ from espo_luigi.fields import filled
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.science.finalize.quantization import CONTAINER
-from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.stack import ORIGINAL_SHAPE
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside

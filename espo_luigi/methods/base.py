@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
+from espo_luigi.fields import OmitDefault, Period, Periods, Section, registered
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TOGETHER, AlignOn, Engine
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ class AdjustingSection(Section):
     bias_adjust_reference: str | None = OmitDefault(
         "attribute of the scenarios; of ESPO v2, the reference's source by default"
     )
-    to_level: Ignored = None
-    moving_yearly_window: Refused = None
 
 
 class Array(NamedTuple):

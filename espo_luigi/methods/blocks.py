@@ -29,6 +29,7 @@ from espo_luigi.science.chunks import (
     assign_coords,
     cell_dims,
     check_same_cells,
+    join,
     rechunk_variable,
 )
 from espo_luigi.science.units import convert_to, units_of
@@ -316,7 +317,7 @@ def _joined(periods: list[xr.DataArray]) -> xr.DataArray:
     """Join periods along time; lazy in blocks of all of time."""
     whole, *others = periods
     if others:
-        whole = xr.concat(periods, dim="time", coords="minimal", compat="override", join="exact")
+        whole = join(periods, "time")
     return whole.copy(data=rechunk_variable(whole.variable, {"time": -1}).data) if whole.chunks else whole
 
 
@@ -454,7 +455,8 @@ def _selected(
         raise DataError(f"{name} lacks {', '.join(lacking)}; it has {', '.join(map(str, converted.data_vars))}.")
     parts = [convert_to(converted[one], unit).drop_attrs() for one, unit in units.items()]
     names = xr.Variable(VARIABLE, np.array(list(units), dtype=object))
-    return xr.concat(parts, names, coords="minimal", compat="override", join="exact").rename(None)
+    together: xr.DataArray = join(parts, names)
+    return together.rename(None)
 
 
 def _members(data: Series) -> tuple[str, ...] | None:

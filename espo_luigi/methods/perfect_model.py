@@ -19,7 +19,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
-from espo_luigi.science.chunks import concat
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import dependence
 from espo_luigi.science.diagnose.aspects import weights_of_years
 from espo_luigi.science.diagnose.yearly import (
@@ -187,7 +187,7 @@ def compare(
         )
         for name, plan in plans.items()
     ]
-    errors: xr.Dataset = concat(made, xr.Variable("variable", np.array(list(plans), dtype=object)), join="outer")
+    errors: xr.Dataset = join(made, xr.Variable("variable", np.array(list(plans), dtype=object)), join="outer")
     units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
     joint = [_dependence(series, of, plans, sampling) for of in sampling.groups]
     return xr.merge(
@@ -220,7 +220,7 @@ def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
     """Return whether a cell has data in both simulations, on all days of all periods."""
     known = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
     each = [of.all(["dataset", "period", "season"]) for of in known]
-    return concat(each, "variable").all("variable")
+    return join(each, "variable").all("variable")
 
 
 def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, labels: Sequence[str]) -> xr.Dataset:
@@ -303,7 +303,7 @@ def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
     methods = [name for name in of.data_vars if name != TRUTH]
     labels = xr.Variable("adjustment", np.array(methods, dtype=object))
-    minus_truth: xr.DataArray = concat((of[name] - of[TRUTH] for name in methods), labels)
+    minus_truth: xr.DataArray = join((of[name] - of[TRUTH] for name in methods), labels)
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)
     return xr.Dataset({"level": level, "change": change}).astype(np.float32)

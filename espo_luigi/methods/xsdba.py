@@ -25,7 +25,6 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     PositiveThreshold,
-    Refused,
     Switch,
     Threshold,
     converts,
@@ -305,7 +304,6 @@ class Training(TrainingSection):
     small_amounts: SmallAmounts | None = OmitDefault(
         "{thresh}: simulated values under it are at most doubled; by our kernels, dry days become wet as nearby"
     )
-    jitter_over: Refused = None
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> Training:
@@ -592,7 +590,7 @@ class Xsdba(Method):
 
     def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:
         """Adjust each window of years by itself, and join what is kept of them."""
-        from espo_luigi.science.chunks import concat
+        from espo_luigi.science.chunks import join
 
         adjusting, parts = {key: one for key, one in setup.adjusting.items() if key != "moving_yearly_window"}, []
         for first, last, kept_first, kept_last in year_windows(setup.time.year, **options.year_windows):
@@ -600,7 +598,7 @@ class Xsdba(Method):
             of_window = {**block, "simulation": block["simulation"].isel(time=slice(first, last))}
             made = self.adjust(of_window, trained, replace(setup, time=time, adjusting=adjusting))
             parts.append(made.isel(time=slice(kept_first - first, kept_last - first)))
-        return concat(parts, "time")
+        return join(parts, "time")
 
     def _trained(self, trained: xr.Dataset, setup: Setup, options: Options) -> Any:
         """Return xsdba's trained object, of its own training or of our kernels'."""

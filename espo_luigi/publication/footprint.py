@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import shapely
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.publication.products import check_installed
-from espo_luigi.science.sphere import cell_corners, unit_vectors
+from espo_luigi.science.geometry.cells import outline
+from espo_luigi.science.sphere import edges_of
 
 # Outlines of rotated grids are thinned: each of the four sides keeps this many points.
 _POINTS_PER_SIDE = 25
@@ -55,8 +57,13 @@ class Footprint:
         """The outline as GeoJSON; two polygons if it crosses the 180th meridian."""
         if self.east <= 180:
             return {"type": "Polygon", "coordinates": [_listed(self.ring)]}
-        halves = [_clipped(self.ring, 1.0), [(lon - 360, lat) for lon, lat in _clipped(self.ring, -1.0)]]
-        return {"type": "MultiPolygon", "coordinates": [[_listed(half)] for half in halves]}
+        whole = shapely.Polygon(self.ring)
+        polygons = [
+            [_listed(np.array(shapely.orient_polygons(part).exterior.coords) - (turn, 0))]
+            for turn in (0, 360)
+            for part in shapely.get_parts(shapely.clip_by_rect(whole, turn - 180, -90, turn + 180, 90))
+        ]
+        return {"type": "MultiPolygon", "coordinates": polygons}
 
 
 def _rounded(degrees: float) -> float:
@@ -66,17 +73,6 @@ def _rounded(degrees: float) -> float:
 
 def _listed(ring: Any) -> list[list[float]]:
     return [[_rounded(lon), _rounded(lat)] for lon, lat in ring]
-
-
-def _clipped(ring: tuple[tuple[float, float], ...], side: float) -> list[tuple[float, float]]:
-    """The part of a closed ring west (`side` 1) or east (-1) of the 180th meridian, after Sutherland and Hodgman."""
-    kept: list[tuple[float, float]] = []
-    for (lon, lat), (lon2, lat2) in pairwise(ring):
-        if side * (180 - lon) >= 0:
-            kept.append((lon, lat))
-        if (lon - 180) * (lon2 - 180) < 0:
-            kept.append((180.0, lat + (lat2 - lat) * (180 - lon) / (lon2 - lon)))
-    return [*kept, kept[0]]
 
 
 def union(boxes: Sequence[Sequence[float]]) -> list[float]:
@@ -109,15 +105,9 @@ def footprint_of(ds: xr.Dataset) -> Footprint:
         )
     lat, lon = (np.asarray(axis.values, np.float64) for axis in (axes["lat"], axes["lon"]))
     if lat.ndim == 1:
-        return _of_box(np.clip(_ends(lat), -90, 90), _ends(np.unwrap(lon, period=360)))
+        rows, columns = (edges_of(np.sort(centres))[[0, -1]] for centres in (lat, np.unwrap(lon, period=360)))
+        return _of_box(np.clip(rows, -90, 90), columns)
     return _of_outline(lat, lon)
-
-
-def _ends(centres: np.ndarray) -> np.ndarray:
-    """The outer edges of a row of cells, in ascending order; of a single cell its centre twice."""
-    in_order = np.sort(centres)
-    halves = np.diff(in_order)[[0, -1]] / 2 if in_order.size > 1 else np.zeros(2)
-    return np.array([in_order[0] - halves[0], in_order[-1] + halves[1]])
 
 
 def _of_box(lat: np.ndarray, lon: np.ndarray) -> Footprint:
@@ -128,18 +118,16 @@ def _of_box(lat: np.ndarray, lon: np.ndarray) -> Footprint:
 
 
 def _of_outline(lat: np.ndarray, lon: np.ndarray) -> Footprint:
-    # The corners of the outer cells by side, around the map once, in space, where poles and meridians are not special.
-    corners = np.moveaxis(cell_corners(unit_vectors(lat, lon)), -1, 0)
-    sides = [corners[:, 0, :-1], corners[:, :-1, -1], corners[:, -1, :0:-1], corners[:, :0:-1, 0]]
-    x, y, z = np.concatenate(sides, axis=1)
-    lat, lon = np.rad2deg(np.arctan2(z, np.hypot(x, y))), np.rad2deg(np.arctan2(y, x))
+    sides = 2 * lat.shape[::-1]
+    border = outline(*(xr.DataArray(degrees, dims=("y", "x")) for degrees in (lat, lon)))
+    lat, lon = border["lat"].values, border["lon"].values
     closed = np.unwrap(np.append(lon, lon[0]), period=360)
     if abs(closed[-1] - closed[0]) > 180:
         # Around a pole: every meridian, and all latitudes up to there.
         ends = (lat.min(), 90.0) if lat.mean() > 0 else (-90.0, lat.max())
         return _of_box(np.array(ends), np.array([-180.0, 180.0]))
     lon = closed[:-1] - 360 * np.floor((closed.min() + 180) / 360)
-    starts = np.cumsum([0, *(side.shape[1] for side in sides)])
+    starts = np.cumsum([0, *sides])
     kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in pairwise(starts)]
     points = [(float(lon[at]), float(lat[at])) for at in np.unique(np.concatenate(kept).astype(int))]
     ring = (*points, points[0])

@@ -19,11 +19,11 @@ from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, 
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.conservative import cells_of
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, circular, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.regrid import horizontal_of
-from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.write import prepared
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from espo_luigi.report.distributions import MOST_SERIES
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, units_text
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.aspects import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
 
@@ -145,9 +146,8 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
 
 def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
     plain = [row.assign_coords(properties=[str(name) for name in row["properties"].values]) for row in rows.values()]
-    return xr.concat(
-        plain, dim=xr.Variable("realization", list(rows)), coords="minimal", compat="override", join="outer"
-    )
+    joined: xr.DataArray = join(plain, xr.Variable("realization", list(rows)), join="outer")
+    return joined
 
 
 def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:

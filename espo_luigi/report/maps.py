@@ -31,9 +31,9 @@ from espo_luigi.report.drawings import (
 )
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
+from espo_luigi.science import sphere
 from espo_luigi.science.calendar import SECONDS_PER_DAY
-from espo_luigi.science.sphere import unit_vectors
-from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.variables import VARIABLES, Variable
 
 if TYPE_CHECKING:
@@ -152,21 +152,19 @@ def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
 
 def width_by_height(field: xr.DataArray) -> float:
     """Width by height of the field on the ground."""
-    (south, north), (west, east) = (
-        spread_of(edges_of(field[dim].values)) for dim in horizontal_dims(field.to_dataset(name="x"))
-    )
+    (south, north), (west, east) = (spread_of(edges_of(field[dim].values)) for dim in horizontal_dims(field))
     return (east - west) * _shrinking(field) / (north - south)
 
 
 def _shrinking(field: xr.DataArray) -> float:
     """How long a degree along x is in degrees along y; 1 on a rotated grid, whose equator lies in its middle."""
-    y, _ = horizontal_dims(field.to_dataset(name="x"))
+    y, _ = horizontal_dims(field)
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
 def draw_map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any]) -> Any:
     """Draw a map (y, x) with coast lines (see `coast_lines`) and return matplotlib's image; `scale` has its colours."""
-    y, x = horizontal_dims(field.to_dataset(name="x"))
+    y, x = horizontal_dims(field)
     values = field.transpose(y, x).values.astype(float)
     rows, columns = edges_of(field[y].values), edges_of(field[x].values)
     axes.set_facecolor(_WITHOUT_DATA)
@@ -187,12 +185,9 @@ def _axis(coord: xr.DataArray, name: str, units: str) -> str:
 
 
 def edges_of(centres: np.ndarray) -> np.ndarray:
-    """The bounds of cells from their centres."""
+    """The bounds of cells from their centres; a single cell is a degree wide."""
     values = np.asarray(centres, float)
-    if len(values) == 1:
-        return np.array([values[0] - 0.5, values[0] + 0.5])
-    middle = (values[1:] + values[:-1]) / 2
-    return np.concatenate([[2 * values[0] - middle[0]], middle, [2 * values[-1] - middle[-1]]])
+    return sphere.edges_of(values) if len(values) > 1 else values[0] + np.array([-0.5, 0.5])
 
 
 def _outline(axes: Any, columns: np.ndarray, rows: np.ndarray, land: np.ndarray) -> None:
@@ -250,7 +245,7 @@ def coast_lines(field: xr.DataArray) -> np.ndarray:
 
     The grid is of longitudes and latitudes, or rotated with 2-D `lat` and `lon`; on other grids the result is empty.
     """
-    y, x = horizontal_dims(field.to_dataset(name="field"))
+    y, x = horizontal_dims(field)
     ends = _in_coordinates_of(field, y, x)
     if ends is None:
         return np.empty((0, 2, 2))
@@ -268,12 +263,12 @@ def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None
         return _pieces().copy()
     if not {"lat", "lon"} <= set(field.coords):
         return None
-    geographic = unit_vectors(*(field[name].transpose(y, x).values for name in ("lat", "lon"))).reshape(-1, 3)
-    own = unit_vectors(*np.meshgrid(field[y].values, field[x].values, indexing="ij")).reshape(-1, 3)
+    geographic = sphere.unit_vectors(*(field[name].transpose(y, x).values for name in ("lat", "lon"))).reshape(-1, 3)
+    own = sphere.unit_vectors(*np.meshgrid(field[y].values, field[x].values, indexing="ij")).reshape(-1, 3)
     turn = _rotation(geographic, own)
     if np.abs(geographic @ turn - own).max() > _SAME_PLACE:
         return None
-    vectors = unit_vectors(*np.moveaxis(_pieces()[..., ::-1], -1, 0)) @ turn
+    vectors = sphere.unit_vectors(*np.moveaxis(_pieces()[..., ::-1], -1, 0)) @ turn
     longitudes = np.arctan2(vectors[..., 1], vectors[..., 0])
     return np.rad2deg(np.stack([longitudes, np.arcsin(vectors[..., 2].clip(-1, 1))], axis=-1))
 

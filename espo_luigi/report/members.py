@@ -15,6 +15,7 @@ from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, 
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.quality import CELLS
 
@@ -67,14 +68,11 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
             if len(there) < 2:
                 continue
             for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
-                raw, adjusted = (_together([pair[kind][name] for pair in there]) for kind in (0, 1))
+                raw, adjusted = (
+                    join([maps.readable(pair[kind][name]) for pair in there], "realization") for kind in (0, 1)
+                )
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
                 yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))
-
-
-def _together(members: Sequence[xr.DataArray]) -> xr.DataArray:
-    shown = [maps.readable(member) for member in members]
-    return xr.concat(shown, "realization", coords="minimal", compat="override", join="exact", combine_attrs="override")
 
 
 def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:

@@ -16,6 +16,7 @@ from espo_luigi import store
 from espo_luigi.methods.perfect_model import ENERGY
 from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.dependence import NOISE_QUANTILE
 
 if TYPE_CHECKING:
@@ -99,27 +100,14 @@ def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
     """
     labels = np.array([f"{pair.truth} {pair.sim_id}" for pair in pairs], dtype=object)
     each = [_pair([store.open_store(path).load() for path in pair.paths]) for pair in pairs]
-    return xr.concat(
-        each,
-        dim=xr.Variable("pair", labels),
-        data_vars="all",
-        coords="minimal",
-        compat="override",
-        join="outer",
-    )
+    errors: xr.Dataset = join(each, xr.Variable("pair", labels), join="outer")
+    return errors
 
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     names = [name for name in ("level", "change", "dependence") if all(name in piece for piece in pieces)]
     noises = [name for name in ("noise", "dependence_noise") if all(name in piece for piece in pieces)]
-    sampled = xr.concat(
-        [abs(piece[names].reset_coords(drop=True)) for piece in pieces],
-        dim="cell",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="outer",
-    )
+    sampled = join([abs(piece[names].reset_coords(drop=True)) for piece in pieces], "cell", join="outer")
     counts = [float(piece["cells"].max()) for piece in pieces]
     whole = sum(
         piece[["level_of_all", "change_of_all"]] * count / sum(counts)

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import concat, rechunk_variable
+from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
@@ -116,11 +116,6 @@ def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayO
     years = obj["time"].dt.year.values
     inside = np.flatnonzero((years >= int(first)) & (years <= int(last)))
     return obj.isel(time=slice(inside[0], inside[-1] + 1) if inside.size else slice(0))
-
-
-def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Return parts of a series, in order of time and on the same cells, as a series; lazy."""
-    return concat(parts, "time", data_vars="minimal")
 
 
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:

@@ -61,40 +61,6 @@ TREATED = "treated"
 MARKS = "marks"
 TREATMENTS = ("jittered", "made_wet", "extrapolated", "limited")
 
-# What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.
-UnusableInput = Literal[
-    "unreadable_files",
-    "units",
-    "calendars",
-    "grids",
-    "steps_not_daily",
-    "missing_days",
-    "double_days",
-    "days_out_of_order",
-]
-# Those of the second fail unless a configuration lets them through.
-DoubtfulInput = Literal[
-    "missing_chunks",
-    "fill_values",
-    "extrapolation",
-    "mislabelled_units",
-    "constant_series",
-    "impossible_values",
-    "crossed_temperatures",
-    "too_few_days",
-]
-SuspiciousInput = Literal[
-    "values_out_of_range",
-    "tasmax_below_tasmin",
-    "missing_values",
-    "maps_without_data",
-    "constant_maps",
-    "cells_without_first_day",
-    "coordinates_by_round_off",
-]
-InputProblem = Literal[UnusableInput, DoubtfulInput, SuspiciousInput]
-INPUT_PROBLEMS: tuple[str, ...] = get_args(InputProblem)
-
 LAND_FLAG = "land_cells_without_data"
 
 

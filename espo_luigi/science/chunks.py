@@ -40,10 +40,38 @@ def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, Any]) -> xr.Var
     return variable.chunk(wanted)
 
 
-def concat(parts: Iterable[Any], dim: Any, **how: Any) -> Any:
-    """Return what `xr.concat` makes of parts whose indexes are the same, with the first's other coordinates; lazy."""
-    defaults = {"data_vars": "all", "coords": "minimal", "compat": "override", "join": "exact"}
-    return xr.concat(list(parts), dim, **{**defaults, **how})
+def join(parts: Iterable[Any], dim: Any = None, attributes: str = "override", *, what: str = "", **how: Any) -> Any:
+    """Return parts one after the other along `dim`, or without it the variables of all in one dataset; lazy.
+
+    Parts keep their blocks. Other indexes have to be the same, and the first part gives the coordinates and variables
+    without the dimension. `dim` may be the labels of a new dimension; `attributes` is xarray's `combine_attrs`, and
+    `how` are arguments of its `concat`. With `what`, which errors call the parts, variables and coordinates have to be
+    the same, too.
+
+    Raises
+    ------
+    DataError
+        With `what`, if parts differ; without, xarray raises a ValueError.
+    """
+    every = list(parts)
+    alike: dict[str, Any] = {"join": "exact", "compat": "equals" if what else "override", "combine_attrs": attributes}
+    try:
+        if dim is None:
+            return xr.merge(every, **alike | {"compat": "equals"} | how)
+        if isinstance(every[0], xr.Dataset):
+            alike["data_vars"] = "minimal" if isinstance(dim, str) and dim in every[0].dims else "all"
+            names = [frozenset(map(str, part.data_vars)) for part in every]
+            odd = frozenset.union(*names) - frozenset.intersection(*names)
+            if what and odd:  # xarray would fill with NaN
+                raise ValueError(f"not all have {', '.join(sorted(odd))}")
+        return xr.concat(every, dim, coords="minimal", **alike | how)
+    except (ValueError, xr.MergeError) as error:
+        if not what:
+            raise
+        raise DataError(
+            f"{what} have different days, cells or variables ({error}); expected the same. Make those that are out of "
+            "date again."
+        ) from error
 
 
 def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:

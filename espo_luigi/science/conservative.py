@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.sphere import Floats, Grid, Integers, cell_corners, unit_vectors, weights_in_cells
+from espo_luigi.science.sphere import Floats, Grid, Integers, cell_corners, edges_of, unit_vectors, weights_in_cells
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
@@ -202,8 +202,7 @@ def _between(values: Floats) -> Floats:
     """Bounds (point, 2) half-way between points, and as far beyond the outermost."""
     if values.size < 2:
         raise DataError(f"a cell has no width on a grid with a single row or column, at {values}; expected 2 or more")
-    padded = np.concatenate([[2 * values[0] - values[1]], values, [2 * values[-1] - values[-2]]])
-    edges = (padded[:-1] + padded[1:]) / 2
+    edges = edges_of(values)
     return np.stack([edges[:-1], edges[1:]], axis=1)
 
 

@@ -11,10 +11,9 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, LET_THROUGH
-from espo_luigi.science.stack import concatenate
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
 _OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}
@@ -38,7 +37,7 @@ def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.D
         listed = ", ".join(f"{calendar} of {name}" for name, calendar in calendars.items())
         raise DataError(f"members of a pool have several calendars ({listed}); expected one. Exclude some of them.")
     along, what = pd.Index(list(names), name=REALIZATION), f"the members {', '.join(names)} of a pool"
-    pool = concatenate(members, along, what, data_vars="all", combine_attrs="drop_conflicts")
+    pool = join(members, along, "drop_conflicts", what=what)
     return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
 
 

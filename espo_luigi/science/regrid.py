@@ -65,12 +65,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Horizontal:
-    """Where a dataset's grid is: the values, and the names of its dimensions and coordinates."""
+    """Where a dataset's grid is: the values of `lat` and `lon`, and the names of their dimensions."""
 
     grid: Grid
     dims: tuple[Hashable, ...]
-    lat: Hashable
-    lon: Hashable
 
     def is_same_as(self, other: _Horizontal) -> bool:
         return (
@@ -162,7 +160,7 @@ def regrid(
         weights = weigh(ds, target, **options)
     attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
     if source.is_same_as(destination):
-        log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
+        log.info("source and target have the same lat and lon: not regridded")
         own = ds.drop_vars([INCOMPLETE, _MASK, *BOUNDS], errors="ignore")
         if _used(ds, source) is not None:
             kept = ds[_MASK].reset_coords(drop=True) == 1
@@ -255,8 +253,8 @@ def _weigh(
     if method != "bilinear":
         if source.grid.layout == "curvilinear" and source.grid.bounds is None:
             raise DataError(
-                f"{method} regridding from {source.lat} and {source.lon} on {source.dims} needs the corners of the "
-                f"cells; expected coordinates {' and '.join(BOUNDS)} of these and four corners"
+                f"{method} regridding from lat and lon on {source.dims} needs the corners of the cells; expected "
+                f"coordinates {' and '.join(BOUNDS)} of these and four corners"
             )
         stages = {name: replace(stage, method=method) for name, stage in stages.items()}
         if destination.grid.layout == "points":
@@ -284,7 +282,7 @@ def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.
     """
     first = next(iter(weights.values()))
     lat, lon = (values.ravel()[cells] for values in first.destination.grid.coordinates())
-    chosen = _Horizontal(Grid(lat, lon, "points"), (STACKED_DIM,), "lat", "lon")
+    chosen = _Horizontal(Grid(lat, lon, "points"), (STACKED_DIM,))
     variables, source = _variables_on(first.source, ds), first.source
     lazy = any(variable.chunks for variable in variables.values())
     made = {}
@@ -562,10 +560,15 @@ def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
 
 
 def horizontal_of(ds: xr.Dataset, role: str) -> _Horizontal:
-    """The grid of a dataset, with the names of its dimensions and coordinates; `role` is for errors."""
-    lat, lon = (_coordinate(ds, name, role) for name in ("latitude", "longitude"))
+    """The grid of a dataset with `lat` and `lon`, and the names of its dimensions; `role` is for errors."""
+    if missing := [name for name in ("lat", "lon") if name not in ds.variables]:
+        raise DataError(
+            f"the {role} of the regridding has no {' and '.join(missing)}: expected coordinates lat and lon among "
+            f"{', '.join(map(str, ds.variables)) or 'nothing'}"
+        )
+    lat, lon = ds["lat"], ds["lon"]
     if lat.size == 0 or lon.size == 0:
-        raise DataError(f"the {role} of the regridding has no points: {lat.name} {lat.shape}, {lon.name} {lon.shape}")
+        raise DataError(f"the {role} of the regridding has no points: lat {lat.shape}, lon {lon.shape}")
     if lat.ndim == lon.ndim == 1 and lat.dims != lon.dims:
         layout, dims = "rectilinear", (*lat.dims, *lon.dims)
     elif set(lat.dims) == set(lon.dims) and lat.ndim in (1, 2):
@@ -573,15 +576,13 @@ def horizontal_of(ds: xr.Dataset, role: str) -> _Horizontal:
         lon = lon.transpose(*dims)
     else:
         raise DataError(
-            f"the {role} of the regridding has {lat.name} on {lat.dims} and {lon.name} on {lon.dims}; expected both on "
-            "one dimension (points), each on its own (grid), or both on the same two (curvilinear grid)"
+            f"the {role} of the regridding has lat on {lat.dims} and lon on {lon.dims}; expected both on one dimension "
+            "(points), each on its own (grid), or both on the same two (curvilinear grid)"
         )
     values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
     if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
         raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
-    return _Horizontal(
-        Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims, lat.name, lon.name
-    )
+    return _Horizontal(Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims)
 
 
 def _bounds(ds: xr.Dataset, layout: str, lat: xr.DataArray, lon: xr.DataArray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -595,19 +596,6 @@ def _bounds(ds: xr.Dataset, layout: str, lat: xr.DataArray, lon: xr.DataArray) -
     return south, west
 
 
-def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
-    for name in (standard_name[:3], standard_name):
-        if name in ds.variables:
-            return ds[name]
-    names = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
-    if len(names) == 1:
-        return ds[names[0]]
-    raise DataError(
-        f"the {role} of the regridding has no {standard_name}: expected a coordinate {standard_name[:3]!r}, "
-        f"{standard_name!r} or of that standard_name among {', '.join(map(str, ds.variables)) or 'nothing'}"
-    )
-
-
 def _check_source(source: _Horizontal) -> None:
     grid = source.grid
     if grid.layout == "points":
@@ -617,7 +605,7 @@ def _check_source(source: _Horizontal) -> None:
             f"the source of the regridding is {grid.shape} on {source.dims}; expected 2 or more points each"
         )
     if grid.layout == "rectilinear":
-        for name, values in ((source.lat, grid.lat), (source.lon, np.unwrap(grid.lon, period=360))):
+        for name, values in (("lat", grid.lat), ("lon", np.unwrap(grid.lon, period=360))):
             steps = np.diff(values)
             if not ((steps > 0).all() or (steps < 0).all()):
                 raise DataError(f"the source's {name} is not monotonic: {values[:5]}...; sort it before regridding")
@@ -646,15 +634,13 @@ def _used(ds: xr.Dataset, source: _Horizontal) -> np.ndarray | None:
 
 
 def _variables_on(source: _Horizontal, ds: xr.Dataset) -> dict[Hashable, xr.DataArray]:
-    names = {source.lat, source.lon}
-    on_grid = {n: v for n, v in ds.data_vars.items() if set(source.dims) <= set(v.dims) and v.dtype.kind in "fiub"}
-    on_grid = {name: variable for name, variable in on_grid.items() if name not in names}
+    numbers = {name: v for name, v in ds.data_vars.items() if v.dtype.kind in "fiub" and name not in ("lat", "lon")}
+    on_grid = {name: variable for name, variable in numbers.items() if set(source.dims) <= set(variable.dims)}
     if not on_grid:
         raise DataError(
             f"none of {list(map(str, ds.data_vars))} is a numeric variable on {source.dims}: nothing to regrid"
         )
-    dropped = set(ds.data_vars) - set(on_grid) - names
-    if dropped:
+    if dropped := set(ds.data_vars) - set(on_grid) - {"lat", "lon"}:
         log.debug("not on the grid, dropped by regridding: %s", ", ".join(map(str, dropped)))
     return on_grid
 
@@ -666,13 +652,13 @@ def _kept_coordinates(ds: xr.Dataset, source: _Horizontal) -> dict[Hashable, xr.
         name: coordinate.reset_coords(drop=True)
         for name, coordinate in ds.coords.items()
         if not set(coordinate.dims) & set(source.dims)
-        and name not in mappings | {source.lat, source.lon}
+        and name not in mappings | {"lat", "lon"}
         and "grid_mapping_name" not in coordinate.attrs
     }
 
 
 def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Hashable, xr.DataArray]:
-    described = target.set_coords([destination.lat, destination.lon])
+    described = target.set_coords(["lat", "lon"])
     return {
         name: coordinate.reset_coords(drop=True)
         for name, coordinate in described.coords.items()

@@ -36,6 +36,13 @@ def unit_vectors(lat: Floats, lon: Floats) -> Floats:
     return np.stack([np.cos(up) * np.cos(along), np.cos(up) * np.sin(along), np.sin(up)], axis=-1)
 
 
+def edges_of(centres: Floats) -> Floats:
+    """Return the edges (n + 1) of a row of cells: half-way between centres, and as far beyond the outermost."""
+    padded = np.pad(centres, 1, mode="reflect", reflect_type="odd")
+    edges: Floats = (padded[:-1] + padded[1:]) / 2
+    return edges
+
+
 def cell_corners(centres: Floats) -> Floats:
     """Return the corners (y + 1, x + 1, 3) of cells with these centres (y, x, 3); their lengths mean nothing.
 

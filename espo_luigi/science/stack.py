@@ -14,6 +14,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
+from espo_luigi.science.geometry.cells import domain_of, horizontal_dims
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def unstack_fill_nan(
     expected = f"{grid.sizes[y]}x{grid.sizes[x]}"
     if other := {ds[name].attrs.get(ORIGINAL_SHAPE, expected) for name in (y, x) if name in ds.coords} - {expected}:
         raise DataError(
-            f"The stacked data of {_domain(ds)} come from a grid of {', '.join(other)} cells, the grid given has "
+            f"The stacked data of {domain_of(ds)} come from a grid of {', '.join(other)} cells, the grid given has "
             f"{expected}: give the grid of the dataset that was stacked."
         )
     if part is not None:
@@ -116,35 +117,13 @@ def unstack_fill_nan(
     shape, cells = (grid.sizes[y], grid.sizes[x]), places_on(ds, grid)
     if repeated := cells.size - np.unique(cells).size:
         raise DataError(
-            f"{repeated} of {cells.size} cells of {_domain(ds)} have the coordinates of another: expected one each."
+            f"{repeated} of {cells.size} cells of {domain_of(ds)} have the coordinates of another: expected one each."
         )
     blocks = (_block_sizes(shape[0], y, chunks), _block_sizes(shape[1], x, chunks))
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
     known = {name: grid[name].assign_attrs(ds[name].attrs) for name in grid.coords if name in ds.coords}
     return unstacked.assign_coords(grid.assign_coords(known).coords).assign_attrs(ds.attrs)
-
-
-def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
-    """Put values of the cells of several pieces on the maps of a grid (…, y, x), in memory; NaN where there are none.
-
-    Cells are stacked, and recognised by exact equality of their coordinates. Those that the grid lacks are left out.
-    """
-    y, x = horizontal_dims(grid)
-    first = pieces[0]
-    others = [dim for dim in first.dims if dim != STACKED_DIM]
-    maps = np.full((*(first.sizes[dim] for dim in others), grid.sizes[y], grid.sizes[x]), np.nan, np.float32)
-    for piece in pieces:
-        rows, columns = (grid.get_index(dim).get_indexer(piece[dim].values) for dim in (y, x))
-        there = (rows >= 0) & (columns >= 0)
-        maps[..., rows[there], columns[there]] = piece.transpose(*others, STACKED_DIM).values[..., there]
-    coords = {name: coord for name, coord in first.coords.items() if set(coord.dims) <= set(others) and coord.dims}
-    return xr.DataArray(maps, {**coords, **grid.coords}, (*others, y, x), first.name, first.attrs)
-
-
-def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Return slices of stacked cells one after the other, with the attributes of the first; as of `concatenate`."""
-    return concatenate(with_shared_counts(slices), STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
 
 
 def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -159,59 +138,21 @@ def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     return [part.drop_vars(lacking, errors="ignore") for part in parts]
 
 
-def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:
-    """Return parts one after the other along a dimension; lazy. `how` are further arguments of `xarray.concat`.
-
-    Raises
-    ------
-    DataError
-        If anything but that dimension differs; the error calls the parts `what`.
-    """
-    try:
-        names = [frozenset(map(str, part.data_vars)) for part in parts]
-        if odd := sorted(frozenset.union(*names) - frozenset.intersection(*names)):  # xarray would fill with NaN
-            raise ValueError(f"not all have {', '.join(odd)}")
-        return xr.concat(list(parts), dim=dim, coords="minimal", compat="equals", join="exact", **how)
-    except (ValueError, xr.MergeError) as error:
-        raise DataError(
-            f"{what} have different days, cells or variables ({error}); expected the same. Make those that are out of "
-            "date again."
-        ) from error
-
-
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:
     """The stacked cells that lie on a part of the grid."""
     y, x = horizontal_dims(part)
     inside = np.isin(ds[y].values, part[y].values) & np.isin(ds[x].values, part[x].values)
     if not inside.any():
         raise DataError(
-            f"No cell of {_domain(ds)} has data in the part that is wanted: {part.sizes[y]} x {part.sizes[x]} cells "
+            f"No cell of {domain_of(ds)} has data in the part that is wanted: {part.sizes[y]} x {part.sizes[x]} cells "
             f"from {y} {float(part[y].min()):g} to {float(part[y].max()):g} and {x} {float(part[x].min()):g} to "
             f"{float(part[x].max()):g}."
         )
     return ds.isel({STACKED_DIM: indexer(np.flatnonzero(inside))})
 
 
-def horizontal_dims(ds: xr.Dataset) -> tuple[str, str]:
-    """Return the names of the two horizontal dimensions: (lat, lon), (rlat, rlon), or those of a 2-D `lat`."""
-    for y, x in (("lat", "lon"), ("rlat", "rlon")):
-        if y in ds.dims and x in ds.dims:
-            return y, x
-    if "lat" in ds.coords and ds["lat"].ndim == 2:
-        y, x = map(str, ds["lat"].dims)
-        return y, x
-    raise DataError(
-        f"No horizontal grid in {_domain(ds)}: the dimensions are {list(ds.dims)}, "
-        f"expected (lat, lon), (rlat, rlon) or those of a 2-D lat."
-    )
-
-
 def _horizontal_coords(ds: xr.Dataset, y: str, x: str) -> list[Hashable]:
     return [name for name, coord in ds.coords.items() if coord.dims and set(coord.dims) <= {y, x}]
-
-
-def _domain(ds: xr.Dataset) -> str:
-    return f"the domain {ds.attrs.get('cat:domain', '(no cat:domain)')!r}"
 
 
 def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
@@ -219,14 +160,14 @@ def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
     first, *others = masks
     if not masks[first].any():
         raise DataError(
-            f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
+            f"{first!r} is NaN in all {masks[first].size} cells of {domain_of(ds)} at its first time step: "
             f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
         )
     differing = {name: number for name in others if (number := int((masks[name] != masks[first]).sum()))}
     if differing:
         logger.warning(
             "In %s, %r at its first time step decides which cells are kept; others have data elsewhere then: %s.",
-            _domain(ds),
+            domain_of(ds),
             first,
             ", ".join(f"{name!r} in {number} cells" for name, number in differing.items()),
         )
@@ -237,7 +178,7 @@ def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
     """Where each variable has data at its first time step; the first variable decides which cells are kept."""
     on_grid = {name: da for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
     if not on_grid:
-        raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
+        raise DataError(f"No variable on ({y}, {x}) in {domain_of(ds)}: nothing says which cells have data.")
     first_steps = {name: da.isel({dim: 0 for dim in da.dims if dim not in (y, x)}) for name, da in on_grid.items()}
     lazy = {name: da.transpose(y, x).notnull().data for name, da in first_steps.items()}
     masks: dict[Hashable, np.ndarray]
@@ -274,14 +215,14 @@ def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:
     """Return where each cell's coordinate lies on the grid's axis, by exact equality."""
     if name not in ds.coords:
         raise DataError(
-            f"No coordinate {name!r} on {STACKED_DIM!r} in {_domain(ds)}: cells cannot be put back on their grid."
+            f"No coordinate {name!r} on {STACKED_DIM!r} in {domain_of(ds)}: cells cannot be put back on their grid."
         )
     axis, values = grid[name].values, ds[name].values
     places = grid.get_index(name).get_indexer(values)
     missed = np.flatnonzero(places < 0)
     if missed.size:
         raise DataError(
-            f"{missed.size} of {values.size} cells of {_domain(ds)} are not on the grid, the first at {name} = "
+            f"{missed.size} of {values.size} cells of {domain_of(ds)} are not on the grid, the first at {name} = "
             f"{values[missed[0]]!r} (nearest on the grid: {axis[np.abs(axis - values[missed[0]]).argmin()]!r}): "
             f"give the grid of the dataset that was stacked, with unrounded coordinates."
         )

@@ -4,11 +4,11 @@
 |---|---|
 | `inputs` | InputCheck, RefInputCheck |
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
-| `simulation` | Extract, Regrid, Rechunk |
+| `simulation` | Extract, Regrid |
 | `adjustment` | Train, Adjust |
-| `product` | CleanUp, FinalZarr, Move, ConcatenationFinal, HealthChecks |
+| `product` | CleanUp, Move, ConcatenationFinal, HealthChecks |
 | `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
-| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
+| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
@@ -46,8 +46,6 @@ from espo_luigi.tasks.diagnostics import DiagMeasuresImprovement as DiagMeasures
 from espo_luigi.tasks.diagnostics import Diagnostics as Diagnostics
 from espo_luigi.tasks.diagnostics import DiagnosticsReference as DiagnosticsReference
 from espo_luigi.tasks.diagnostics import DiagRef as DiagRef
-from espo_luigi.tasks.diagnostics import MoveDiag as MoveDiag
-from espo_luigi.tasks.diagnostics import MoveRef as MoveRef
 from espo_luigi.tasks.diagnostics import OffDiagRefProp as OffDiagRefProp
 from espo_luigi.tasks.diagnostics import OffDiagScenPropMeas as OffDiagScenPropMeas
 from espo_luigi.tasks.diagnostics import OffDiagSimPropMeas as OffDiagSimPropMeas
@@ -77,7 +75,6 @@ from espo_luigi.tasks.product import ConcatClean as ConcatClean
 from espo_luigi.tasks.product import ConcatCleanPreswap as ConcatCleanPreswap
 from espo_luigi.tasks.product import ConcatenationFinal as ConcatenationFinal
 from espo_luigi.tasks.product import Derive as Derive
-from espo_luigi.tasks.product import FinalZarr as FinalZarr
 from espo_luigi.tasks.product import HealthChecks as HealthChecks
 from espo_luigi.tasks.product import Move as Move
 from espo_luigi.tasks.product import Swap as Swap
@@ -92,7 +89,6 @@ from espo_luigi.tasks.report import Report as Report
 from espo_luigi.tasks.report import SeriesSummary as SeriesSummary
 from espo_luigi.tasks.report import YearlySums as YearlySums
 from espo_luigi.tasks.simulation import Extract as Extract
-from espo_luigi.tasks.simulation import Rechunk as Rechunk
 from espo_luigi.tasks.simulation import Regrid as Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.

@@ -21,6 +21,7 @@ from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.diagnose.yearly import wet_day
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import units_of
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition, staleness
@@ -28,7 +29,7 @@ from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, Varia
 from espo_luigi.tasks.context import RunContext, settings
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
-from espo_luigi.tasks.simulation import Rechunk, four_years
+from espo_luigi.tasks.simulation import Regrid, four_years
 
 # The calendars in which the reference is trained on.
 REFERENCE_CALENDARS = ("noleap", "360_day")
@@ -117,7 +118,7 @@ class Train(VariableTask):
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
-    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
+    in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
         "biasadjust.variables.{var}.engine",
@@ -136,10 +137,10 @@ class Train(VariableTask):
             self.context.reference()
 
     def compute(
-        self, reference: list[xr.Dataset], regchunked: list[xr.Dataset], before: int | np.ndarray = 0
+        self, reference: list[xr.Dataset], regridded: list[xr.Dataset], before: int | np.ndarray = 0
     ) -> xr.Dataset:
         """Train; `before` of each given cell, so many cells of the piece that lie before it are not given."""
-        historical = self.pooled(regchunked)
+        historical = self.pooled(regridded)
         return blocks.train(
             self.series(self.reference_of(reference, historical)),
             self.series(historical),
@@ -158,7 +159,7 @@ class Adjust(VariableTask):
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     in_training = upstream(Train, "out_training", var=lambda task: [task.var] if task.how.chosen.trains else [])
-    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
+    in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     in_reference = upstream(
         ReferenceCalendar,
         "out_reference",
@@ -175,15 +176,15 @@ class Adjust(VariableTask):
     def compute(
         self,
         training: list[xr.Dataset],
-        regchunked: list[xr.Dataset],
+        regridded: list[xr.Dataset],
         reference: list[xr.Dataset],
         before: int | np.ndarray = 0,
         *,
         with_flags: bool = True,
     ) -> xr.Dataset:
         """Adjust; `before` is that of `Train`. Without flags, the simulation needs none."""
-        simulation, config = self.pooled(regchunked), self.context.config
-        arguments = self._arguments_to_adjust(regchunked, reference, before)
+        simulation, config = self.pooled(regridded), self.context.config
+        arguments = self._arguments_to_adjust(regridded, reference, before)
         made = blocks.adjust_and_count(self.series(simulation), *training, **arguments)
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
@@ -204,7 +205,7 @@ class Adjust(VariableTask):
     def steps(
         self,
         training: list[xr.Dataset],
-        regchunked: list[xr.Dataset],
+        regridded: list[xr.Dataset],
         reference: list[xr.Dataset],
         before: np.ndarray,
         date: str,
@@ -212,12 +213,12 @@ class Adjust(VariableTask):
         variable: str,
     ) -> list[Step]:
         """Return the method's steps of a member's value in a single cell, on a day of the training's calendar."""
-        arguments = self._arguments_to_adjust(regchunked, reference, before)
+        arguments = self._arguments_to_adjust(regridded, reference, before)
         arguments |= {"date": date, "member": member, "variable": variable}
-        return blocks.steps(self.series(self.pooled(regchunked)), *training, **arguments)
+        return blocks.steps(self.series(self.pooled(regridded)), *training, **arguments)
 
     def _arguments_to_adjust(
-        self, regchunked: list[xr.Dataset], reference: list[xr.Dataset], before: int | np.ndarray
+        self, regridded: list[xr.Dataset], reference: list[xr.Dataset], before: int | np.ndarray
     ) -> dict[str, Any]:
         """Return all but the series and the training, for `blocks.adjust_and_count` and `blocks.steps`."""
         method, given = self.how.chosen, self.how.adjusting_args.arguments(*MAKERS)
@@ -226,7 +227,7 @@ class Adjust(VariableTask):
         if not method.trains:
             given |= {"method": self.how.name, "training_args": self.how.training_args.arguments("method")}
         if reference and method.needs_reference_to_adjust:
-            given |= {"reference": self.series(self.reference_of(reference, self.pooled(regchunked)))}
+            given |= {"reference": self.series(self.reference_of(reference, self.pooled(regridded)))}
         return given | self.arguments(before, "+adjust")
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -251,7 +252,7 @@ def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
 
 def _cells(dataset: xr.Dataset) -> str:
     """Return the dimension along which neighbouring cells lie."""
-    return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[1]
+    return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else horizontal_dims(dataset)[1]
 
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:

@@ -422,11 +422,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         shards = {name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
         store.write_store(dataset, path, marker, shards=shards, fingerprint=self._fingerprint(marker))
 
-    def link(self, source: Path, destination: Path) -> None:
-        """Publish an input's files as this task's output, without copying."""
-        marker = self.marker()
-        store.link_store(source, destination, marker, provenance(marker))
-
     def work_size(self) -> float:
         """Return area times days times variables."""
         return partition.size_of(self.context, self.wildcards)

@@ -25,6 +25,7 @@ from espo_luigi.errors import CatalogError, ConfigurationError, ParameterError, 
 from espo_luigi.fields import existing_parent
 from espo_luigi.science import grid
 from espo_luigi.science.extract import dataset as extract
+from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.production import Production, production_of
 
@@ -222,16 +223,14 @@ class RunContext:
     @functools.cached_property
     def land_cells(self) -> int:
         """How many cells of the whole domain the reference has data in on its first day; reads that map."""
-        found = extract.subset_box(
-            self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments()
-        )
+        found = subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
         return int(found["land"].notnull().sum())
 
     @functools.cached_property
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
         box = self.config.domain
-        found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
+        found = subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
 

@@ -24,14 +24,15 @@ from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
+from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, maps_in_a_file
+from espo_luigi.tasks.simulation import Regrid, cell_bounds, layout_of_maps, maps_in_a_file
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -41,8 +42,8 @@ class DiagnosisTask(EspoTask):
     """A rule of a section of the configuration that says what is diagnosed."""
 
     section_name: ClassVar[str] = ""
-    # The step (ref, sim or scen) whose properties the rule computes; "" for none, or several.
-    reads_step: ClassVar[str] = ""
+    # The names of outputs without out_: properties (prop) and measures (meas) of a step (sim, scen).
+    made_as: ClassVar[str] = "{step}_{kind}_computed"
 
     @property
     def section(self) -> Any:
@@ -58,17 +59,14 @@ class DiagnosisTask(EspoTask):
         """Return the bounds of the task's domain; None for whole pieces."""
         return None
 
-    def diagnosis(self, dataset: xr.Dataset, grid: xr.Dataset | None = None, step: str = "") -> Diagnosis:
-        """Return the diagnosis of a dataset as the section asks of a step, by default the rule's.
+    def diagnosis(self, step: str, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
+        """Return the diagnosis of a dataset as the section asks of a step; stacked cells need their `grid`."""
+        return Diagnosis(dataset, self.section.steps[step].step, self.box(), grid)
 
-        Stacked cells need their `grid`.
-        """
-        return Diagnosis(dataset, self.section.steps[step or self.reads_step].step, self.box(), grid)
-
-    def both(self, ref_prop: xr.Dataset, grid: xr.Dataset | None = None, **datasets: xr.Dataset) -> dict[str, Any]:
-        """Return properties and measures of the datasets of steps, named {step}_prop and {step}_meas."""
-        made = {step: self.diagnosis(ds, grid, step).with_measures(ref_prop) for step, ds in datasets.items()}
-        return {f"{step}_{kind}": maps for step, of in made.items() for kind, maps in of.items()}
+    def compared(self, ref_prop: xr.Dataset, grid: xr.Dataset | None = None, **datasets: xr.Dataset) -> dict[str, Any]:
+        """Return the properties and measures of the datasets of steps, by their outputs."""
+        made = {step: self.diagnosis(step, ds, grid).with_measures(ref_prop) for step, ds in datasets.items()}
+        return {self.made_as.format(step=step, kind=kind): ds for step, of in made.items() for kind, ds in of.items()}
 
     def look_for_land(self, cells: xr.Dataset, advice: str) -> None:
         """Raise `ConfigurationError` if none of the reference's cells in the task's domain is land."""
@@ -81,6 +79,8 @@ class DiagnosisTask(EspoTask):
 
 # The section `off-diag`.
 
+_OFF_DIAG = "diagnostics/{diag_domain}/"
+
 
 def hosting_piece(step: str) -> Any:
     """Return a function that returns the piece whose files contain a task's domain, for a step."""
@@ -91,6 +91,8 @@ class OffDiagTask(DiagnosisTask):
     """A rule about a domain of the section `off-diag`."""
 
     diag_domain = DiagDomainParameter()
+    # The step whose properties the rule computes, if any; rules of a step read the same keys.
+    reads_step: ClassVar[str] = ""
     section_name = "off_diag"
 
     @property
@@ -118,10 +120,9 @@ class OffDiagTask(DiagnosisTask):
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
-    def diagnosis(self, dataset: xr.Dataset, grid: xr.Dataset | None = None, step: str = "") -> Diagnosis:
+    def diagnosis(self, step: str, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
         """Return the diagnosis of a dataset, which is unstacked if its step says so."""
-        of = step or self.reads_step
-        return super().diagnosis(dataset, grid if self.section.steps[of].unstack else None, of)
+        return super().diagnosis(step, dataset, grid if self.section.steps[step].unstack else None)
 
 
 class OffDiagRefProp(OffDiagTask):
@@ -131,26 +132,19 @@ class OffDiagRefProp(OffDiagTask):
     uncut = ("in_reference",)
     in_reference = upstream(RefDefault, "out_reference", piece=hosting_piece("ref"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("ref"))
-    out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+    out_prop_computed = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+    out_prop = packed(_OFF_DIAG + "{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", "out_prop_computed")
     reads_step = "ref"
 
     def look(self) -> None:
         """Raise an error if the reference has no land in the domain."""
-        if not MoveRef(diag_domain=self.diag_domain).complete():
+        if not self.complete():
             host = self.in_reference.task
             self.look_for_land(host.land(), f"take the domain away, or name another host than {host.piece}")
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, block by block."""
-        return rechunk(self.diagnosis(reference, grid).properties(), self.context.config.custom.final_chunks)
-
-
-class MoveRef(PackTask, OffDiagTask):
-    """Rule `move_ref`: the archive of the reference's properties."""
-
-    resources_default = _OF_PACKING
-    in_prop = upstream(OffDiagRefProp, "out_prop")
-    out_prop = packed("diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", "in_prop")
+        return rechunk(self.diagnosis("ref", reference, grid).properties(), self.context.config.custom.final_chunks)
 
 
 class OffDiagSimPropMeas(OffDiagTask):
@@ -158,17 +152,19 @@ class OffDiagSimPropMeas(OffDiagTask):
 
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
-    uncut = ("in_regchunked",)
-    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=hosting_piece("sim"))
+    uncut = ("in_regridded",)
+    in_regridded = summarised("regridded", (Move, Regrid), piece=hosting_piece("sim"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
-    in_ref_prop = upstream(MoveRef, "out_prop")
+    in_ref_prop = upstream(OffDiagRefProp, "out_prop")
     reads_step = "sim"
-    out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
-    out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
+    out_sim_prop_computed = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
+    out_sim_meas_computed = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
+    out_sim_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "out_sim_prop_computed")
+    out_sim_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "out_sim_meas_computed")
 
-    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
+    def compute(self, regridded: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.diagnosis(regchunked, grid).with_measures(ref_prop)
+        return self.compared(ref_prop, grid, sim=regridded)
 
 
 class OffDiagScenPropMeas(OffDiagTask):
@@ -178,14 +174,16 @@ class OffDiagScenPropMeas(OffDiagTask):
     resources_default = _RESOURCES
     uncut = ("in_final",)
     in_final = upstream(ConcatenationFinal, "out_final")
-    in_ref_prop = upstream(MoveRef, "out_prop")
+    in_ref_prop = upstream(OffDiagRefProp, "out_prop")
     reads_step = "scen"
-    out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
-    out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
+    out_scen_prop_computed = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
+    out_scen_meas_computed = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
+    out_scen_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_scen_prop.zarr.zip", "out_scen_prop_computed")
+    out_scen_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_scen_meas.zarr.zip", "out_scen_meas_computed")
 
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.diagnosis(final).with_measures(ref_prop)
+        return self.compared(ref_prop, scen=final)
 
 
 class DiagMeasuresImprovement(OffDiagTask):
@@ -193,30 +191,14 @@ class DiagMeasuresImprovement(OffDiagTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="6GB", time="1000")
-    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
-    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
-    out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
+    in_sim_meas = upstream(OffDiagSimPropMeas, "out_sim_meas")
+    in_scen_meas = upstream(OffDiagScenPropMeas, "out_scen_meas")
+    out_improvement_computed = temporary("{sim_id}+{diag_domain}+improvement.zarr")
+    out_improvement = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+improvement.zarr.zip", "out_improvement_computed")
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         return diagnosis.improvement(sim_meas.compute(), scen_meas.compute())
-
-
-class MoveDiag(PackTask, OffDiagTask):
-    """Rule `move_diag`: the archives of a simulation's properties, measures and improvement."""
-
-    sim_id = SimulationParameter()
-    resources_default = _OF_PACKING
-    in_sim_prop = upstream(OffDiagSimPropMeas, "out_prop")
-    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
-    in_scen_prop = upstream(OffDiagScenPropMeas, "out_prop")
-    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
-    in_improvement = upstream(DiagMeasuresImprovement, "out_improvement")
-    out_sim_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "in_sim_prop")
-    out_sim_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "in_sim_meas")
-    out_scen_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_prop.zarr.zip", "in_scen_prop")
-    out_scen_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_meas.zarr.zip", "in_scen_meas")
-    out_improvement = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", "in_improvement")
 
 
 # The section `diagnostics`.
@@ -229,7 +211,7 @@ class DiagnosticsTask(DiagnosisTask):
 
     # The keys that `joined` reads.
     joining = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
-    section_name = "diagnostics"
+    section_name, made_as = "diagnostics", "diag_{step}_{kind}"
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
         """Join the maps of all pieces, from south to north, in the product's chunks."""
@@ -245,13 +227,12 @@ class DiagnosticsReference(DiagnosticsTask):
     resources_default = _OF_PACKING
     in_reference = upstream(RefDefault, "out_reference")
     in_grid = upstream(RefDefault, "out_grid")
-    reads_step = "ref"
     out_prop = kept("diagnostics/{piece}/{ref_source}+{piece}+diag_ref_prop.zarr")
     reads = ("diagnostics.ref.properties_and_measures",)
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties on the whole grid; the diurnal range is derived anew."""
-        return self.diagnosis(reference.drop_vars("dtr", errors="ignore"), grid).properties()
+        return self.diagnosis("ref", reference.drop_vars("dtr", errors="ignore"), grid).properties()
 
 
 class ConcatDiagRefProp(DiagnosticsTask):
@@ -272,11 +253,11 @@ class Diagnostics(DiagnosticsTask):
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = _RESOURCES
-    in_regchunked = upstream(Rechunk, "out_regchunked")
+    in_regridded = upstream(Regrid, "out_regridded")
     in_grid = upstream(RefDefault, "out_grid")
-    in_scenario = upstream(FinalZarr, "out_scenario")
+    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     in_ref_prop = upstream(DiagnosticsReference, "out_prop")
-    uncut = ("in_regchunked", "in_scenario")
+    uncut = ("in_regridded", "in_cleaned_up")
     reads = ("diagnostics.scen.properties_and_measures", "diagnostics.sim.properties_and_measures")
     out_diag_sim_prop = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_prop.zarr")
     out_diag_sim_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_sim_meas.zarr")
@@ -284,11 +265,10 @@ class Diagnostics(DiagnosticsTask):
     out_diag_scen_meas = temporary("{sim_id}+{piece}+DIAGNOSTICS+diag_scen_meas.zarr")
 
     def compute(
-        self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
+        self, regridded: xr.Dataset, grid: xr.Dataset, cleaned_up: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
-        made = self.both(ref_prop, grid, sim=regchunked, scen=scenario)
-        return {f"diag_{name}": maps for name, maps in made.items()}
+        return self.compared(ref_prop, grid, sim=regridded, scen=cleaned_up)
 
 
 class ConcatenationDiag(DiagnosticsTask):
@@ -350,7 +330,6 @@ class DiagRef(DomainDiagTask):
     diag_domain = DiagDomainParameter()
     resources_default = Resources(n_workers=6, cpus_per_task=6, memory="90GB", time="10")
     uncut = ("in_fullregion",)
-    reads_step = "ref"
     in_fullregion = upstream(MakeRef, "out_fullregion")
     out_computed = temporary("{ref_source}+{domain}+{diag_domain}+ref-prop.zarr")
     out_prop = packed("diagnostics/{ref_source}/{domain}/{diag_domain}/ref-prop.zarr.zip", "out_computed")
@@ -363,7 +342,7 @@ class DiagRef(DomainDiagTask):
 
     def compute(self, fullregion: xr.Dataset) -> xr.Dataset:
         """Compute the properties."""
-        return self.diagnosis(fullregion).properties().compute()
+        return self.diagnosis("ref", fullregion).properties().compute()
 
 
 class DiagExtract(DomainDiagTask):
@@ -459,7 +438,7 @@ class Diag(DomainDiagTask):
             **self.context.config.regrid.options(),
         )
         # A regional simulation's product may have few of the domain's cells, or none.
-        scenario = diagnosis.spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
-        made = self.both(ref_prop, sim=simulation, scen=scenario)
-        made["improvement"] = diagnosis.improvement(made["sim_meas"], made["scen_meas"])
-        return {f"{name}_computed": maps for name, maps in made.items()}
+        scenario = spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
+        made = self.compared(ref_prop, sim=simulation, scen=scenario)
+        improvement = diagnosis.improvement(made["sim_meas_computed"], made["scen_meas_computed"])
+        return {**made, "improvement_computed": improvement}

@@ -20,14 +20,13 @@ from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.files import open_regular
 from espo_luigi.replacing import check_ours
-from espo_luigi.science.boxes import Box
-from espo_luigi.science.extract.dataset import subset_box
-from espo_luigi.science.finalize.outline import cut_to_outline, outline
-from espo_luigi.science.grid import extent
+from espo_luigi.science import stack
+from espo_luigi.science.geometry.boxes import Box
+from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
+from espo_luigi.science.geometry.cutting import spread_over, subset_box
 from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
 from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
-from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import prepared
 from espo_luigi.tasks import partition
@@ -229,14 +228,12 @@ def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
         return []
     y, x = horizontal_dims(members[0])
     like = max(members, key=lambda ds: ds.sizes[y] * ds.sizes[x])
-    fields = {name: coord.variable for name, coord in like.coords.items() if coord.dims == (y, x)}
-    placed = []
-    for ds in members:
-        is_part = not ds[[y, x]].equals(like[[y, x]]) and all(ds[dim].isin(like[dim]).all() for dim in (y, x))
-        placed.append(
-            ds.drop_vars(list(fields)).reindex({y: like[y], x: like[x]}).assign_coords(fields) if is_part else ds
-        )
-    return placed
+    grid = stack.grid_of(like)
+
+    def is_part(ds: xr.Dataset) -> bool:
+        return not ds[[y, x]].equals(like[[y, x]]) and all(ds[dim].isin(like[dim]).all() for dim in (y, x))
+
+    return [spread_over(ds, grid) if is_part(ds) else ds for ds in members]
 
 
 def _model(run: RunContext, sim_id: str) -> str:

@@ -17,14 +17,16 @@ from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
     DiagImprovedEtHeatmap,
-    MoveDiag,
-    MoveRef,
+    DiagMeasuresImprovement,
+    OffDiagRefProp,
+    OffDiagScenPropMeas,
+    OffDiagSimPropMeas,
 )
 from espo_luigi.tasks.ports import ZarrInfo
 from espo_luigi.tasks.product import CleanUp, ConcatenationFinal, HealthChecks, Move
 from espo_luigi.tasks.production import Boxes, Production
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.simulation import Rechunk, Regrid
+from espo_luigi.tasks.simulation import Regrid
 
 
 class Espo2024(Production):
@@ -39,19 +41,20 @@ class Espo2024(Production):
         super().__init__(config)
         self.pieces = Boxes(config.custom.regions)
         self.summarised = {
-            "prop": (MoveRef, "out_prop"),
+            "prop": (OffDiagRefProp, "out_prop"),
             "reference": (RefDefault, "out_reference"),
-            "regchunked": (Move if "regridded" in config.keep else Rechunk, "out_regchunked"),
+            "regridded": (Move if "regridded" in config.keep else Regrid, "out_regridded"),
         }
 
     def ends(self, run: RunContext) -> Iterator[EspoTask]:
         """Yield diagnostics of the domains, checks and what `keep` names; and those of the section `diagnostics`."""
         for domain in run.domains:
-            yield MoveRef(diag_domain=domain)
+            yield OffDiagRefProp(diag_domain=domain)
         for sim_id in run.simulations:
             yield HealthChecks(sim_id=sim_id)
             for domain in run.domains:
-                yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+                for rule in (OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement):
+                    yield rule(sim_id=sim_id, diag_domain=domain)
             for piece in partition.pieces(run) if run.config.keep else ():
                 yield Move(sim_id=sim_id, piece=piece)
         if run.config.diagnostics is None:
@@ -73,11 +76,11 @@ class Espo2024(Production):
 
     def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:
         """Return the regridded series, and the piece's product."""
-        rechunked, regridded = Rechunk(sim_id=sim_id, piece=piece), Regrid(sim_id=sim_id, piece=piece)
-        move, cleaned_up = Move(sim_id=sim_id, piece=piece), CleanUp(sim_id=sim_id, piece=piece)
+        names = {"sim_id": sim_id, "piece": piece}
+        move = Move(**names)
         return {
-            "regridding": [rechunked.out_regchunked(), regridded.out_regridded(), move.out_regchunked()],
-            "clean-up": [cleaned_up.out_cleaned_up(), move.out_scenario()],
+            "regridding": [Regrid(**names).out_regridded(), move.out_regridded()],
+            "clean-up": [CleanUp(**names).out_cleaned_up(), move.out_scenario()],
         }
 
     def needed(self, only: Sequence[str] = ()) -> list[str]:

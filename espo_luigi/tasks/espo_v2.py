@@ -19,7 +19,7 @@ from espo_luigi.tasks.ports import ZarrInfo
 from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, Derive, HealthChecks, Swap
 from espo_luigi.tasks.production import Production, Slices
 from espo_luigi.tasks.reference import MakeRef
-from espo_luigi.tasks.simulation import Rechunk, Regrid
+from espo_luigi.tasks.simulation import Regrid
 
 # The members of a pool, where the configuration does not say how many are kept.
 _MOST_MEMBERS = 5
@@ -39,7 +39,7 @@ class EspoV2(Production):
     summarised = {
         "prop": (Diag, "out_scen_prop"),
         "reference": (MakeRef, "out_fullregion"),
-        "regchunked": (Rechunk, "out_regchunked"),
+        "regridded": (Regrid, "out_regridded"),
     }
     templates = {
         "RefDefault.out_reference": _REFERENCE + "_default.zarr",
@@ -102,8 +102,7 @@ class EspoV2(Production):
 
     def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:
         """Return the regridded series."""
-        rechunked, regridded = Rechunk(sim_id=sim_id, piece=piece), Regrid(sim_id=sim_id, piece=piece)
-        return {"regridding": [rechunked.out_regchunked(), regridded.out_regridded()]}
+        return {"regridding": [Regrid(sim_id=sim_id, piece=piece).out_regridded()]}
 
     def product_of_cell(
         self,

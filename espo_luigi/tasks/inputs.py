@@ -21,12 +21,12 @@ from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.redaction import without_secrets
-from espo_luigi.science.choices import INPUT_PROBLEMS
 from espo_luigi.science.conservative import cells_of
-from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_box
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.regrid import BOUNDS, horizontal_of
 from espo_luigi.science.units import threshold_in
 from espo_luigi.science.variables import Variable, variable
@@ -37,21 +37,6 @@ from espo_luigi.tasks.ports import kept
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
-# What each kind of problem counts; kinds that are not listed count values.
-COUNTED = {
-    **dict.fromkeys(("unreadable_files", "units", "calendars", "grids"), "files"),
-    **dict.fromkeys(("extrapolation", "coordinates_by_round_off"), "files"),
-    "steps_not_daily": "steps",
-    "days_out_of_order": "days",
-    "too_few_days": "cells",
-    "cells_without_first_day": "cells",
-    "missing_days": "days",
-    "double_days": "days",
-    "constant_series": "days",
-    "maps_without_data": "maps",
-    "constant_maps": "maps",
-    "missing_chunks": "chunks",
-}
 # What of the table of variables decides the values that are extracted.
 TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
 _TABLE = (*TABLE, "variables.*.possible", "variables.*.raw", "variables.*.wet")
@@ -90,9 +75,8 @@ class InputTask(EspoTask):
 
     def work(self) -> None:
         """Write the table; raises `DataError` if a problem in it fails."""
-        in_order = sorted(
-            self.problems(), key=lambda each: (INPUT_PROBLEMS.index(each.kind), each.variable, each.file, each.day)
-        )
+        rank = list(INPUT_PROBLEMS).index
+        in_order = sorted(self.problems(), key=lambda each: (rank(each.kind), each.variable, each.file, each.day))
         rows = [_row(problem, self.action(problem.kind, problem.variable)) for problem in in_order]
         rows.sort(key=lambda row: row["action"])
         fatal = [row for row in rows if row["action"] == "fail"]
@@ -323,10 +307,10 @@ def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
     """Return the attribute that tells of problems with the values of raw files; none if there are no such problems."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        if row["problem"] not in ("extrapolation", "coordinates_by_round_off"):
+        if INPUT_PROBLEMS[row["problem"]].counts != "files":
             counts[row["problem"], row["variable"]] += int(row["count"])
     listed = ", ".join(
-        f"{problem} of {variable} ({count} {COUNTED.get(problem, 'values')})"
+        f"{problem} of {variable} ({count} {INPUT_PROBLEMS[problem].counts})"
         for (problem, variable), count in counts.items()
     )
     return {LET_THROUGH: f"{of}: {listed}"} if listed else {}

@@ -20,10 +20,11 @@ from espo_luigi.errors import ConfigurationError, DataError, problems_in
 from espo_luigi.files import read_bytes
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
-from espo_luigi.science.calendar import canonical, joined, minimum_calendar, whole_years
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.calendar import canonical, minimum_calendar, whole_years
+from espo_luigi.science.chunks import join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, climatology, horizons
 from espo_luigi.science.outcomes.delta import delta
@@ -37,7 +38,7 @@ from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import Move, final_archives
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.simulation import Rechunk, four_years
+from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 LEVEL = "warming_level"
@@ -282,7 +283,7 @@ class OutcomeTask(EspoTask):
             daily = _in_blocks(part[[name for name, data in part.data_vars.items() if "time" in data.dims]])
             daily = with_lacking(daily, config.derived, config.table)
             years = section.periods if hasattr(self, "sim_id") else []
-            days = joined([whole_years(daily, *period) for period in years]) if years else daily
+            days = join([whole_years(daily, *period) for period in years], "time") if years else daily
             of, if_possible = chosen(self.context)[self.freq], section.module in science.MODULES
             made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
             whole.append(made[self.freq])
@@ -300,14 +301,14 @@ def _in_blocks(daily: xr.Dataset) -> xr.Dataset:
 def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks: Mapping[str, int]) -> xr.Dataset:
     """Return the stacked cells of all pieces on the whole grid; lazy."""
     bare = [grid.drop_vars("land") for grid in grids]
-    y, _ = stack.horizontal_dims(bare[0])
+    y, _ = horizontal_dims(bare[0])
     if not all(grid[y].equals(bare[0][y]) for grid in bare):  # boxes, from south to north
         ordered = bare if finalize.ascending(bare[0], y) else bare[::-1]
-        bare = [xr.concat(ordered, y, coords="minimal", compat="override", combine_attrs="override")]
+        bare = [join(ordered, y)]
     # Attributes of the cells' coordinates tell of a piece; the grid has its own.
     of_cells = [name for name, coord in parts[0].coords.items() if stack.STACKED_DIM in coord.dims]
     cells = [part.assign_coords({name: part[name].drop_attrs() for name in of_cells}) for part in parts]
-    return stack.unstack_fill_nan(stack.join_slices(cells), bare[0], {**chunks, "time": -1})
+    return stack.unstack_fill_nan(join(cells, stack.STACKED_DIM, what="The slices"), bare[0], {**chunks, "time": -1})
 
 
 class Indicators(OutcomeTask):
@@ -319,7 +320,7 @@ class Indicators(OutcomeTask):
         lambda task: task.context.config.published,
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
     )
-    in_pieces = summarised("regchunked", (Move, Rechunk), piece=lambda task: task.pieces)
+    in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")

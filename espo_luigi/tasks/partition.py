@@ -14,9 +14,9 @@ import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
-from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_box
 from espo_luigi.science.grid import count_cells, holds_land
-from espo_luigi.science.stack import horizontal_dims
 
 # Keys of the configuration, as `EspoTask.reads` has them: a box, and only the names and order of all boxes.
 PIECE_KEY = "custom.regions.{piece}"

@@ -29,7 +29,7 @@ from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_meth
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Regrid
 
 ALL = "all"
 # Besides xsdba's methods: our kernels, which have the same arguments.
@@ -42,8 +42,8 @@ class PerfectPair(EspoTask):
 
     truth, sim_id, piece = SimulationParameter(), SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
-    in_truth = upstream(Rechunk, "out_regchunked", sim_id=lambda task: task.truth)
-    in_regchunked = upstream(Rechunk, "out_regchunked")
+    in_truth = upstream(Regrid, "out_regridded", sim_id=lambda task: task.truth)
+    in_regridded = upstream(Regrid, "out_regridded")
     out_errors = kept("perfect_model/{piece}/{truth}+{sim_id}+{piece}+errors.zarr")
     reads = (
         "biasadjust.variables.*",
@@ -68,12 +68,12 @@ class PerfectPair(EspoTask):
         names |= {METHODS_BY_NAME.get(label, label) for label in self.context.config.perfect_model.methods}
         return super().versions() | {key: one for name in sorted(names) for key, one in version_of_method(name).items()}
 
-    def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
+    def compute(self, truth: xr.Dataset, regridded: xr.Dataset) -> xr.Dataset:
         """Adjust the variables by each method, and compare."""
         config, later = self.context.config, later_periods(self.context)
         return perfect_model.compare(
             truth,
-            regchunked,
+            regridded,
             plans={
                 name: Plan(_calibration(how), **perfect_model.shown_as(name, config.table))
                 for key, how in config.biasadjust.variables.items()

@@ -21,6 +21,7 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
+from espo_luigi.errors import FORMER_RULES
 from espo_luigi.fields import render_path
 
 
@@ -68,7 +69,12 @@ class ZarrTarget(luigi.Target):
     def marker(self) -> store.Marker | None:
         """Return the marker if the store is complete and has this task and parameters; a single read."""
         marker = store.read_marker(self.path)
-        ours = marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
+        # An archive may be that of a former release's rule.
+        ours = (
+            marker is not None
+            and self.task in (marker.task, *FORMER_RULES.get(marker.task, ()))
+            and dict(marker.parameters) == self.parameters
+        )
         return marker if ours else None
 
     def __str__(self) -> str:

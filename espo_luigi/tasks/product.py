@@ -18,12 +18,12 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
-from espo_luigi.science.chunks import REALIZATION, rechunk
+from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_derived
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
-from espo_luigi.science.finalize.outline import cut_to_outline, outline
+from espo_luigi.science.geometry.cells import cut_to_outline, horizontal_dims, outline
 from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, layout_of_pools
@@ -39,7 +39,7 @@ from espo_luigi.tasks.base import (
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
+from espo_luigi.tasks.simulation import Extract, Regrid, four_years
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ class ProductTask(EspoTask):
         if flagging is None or not references:
             return None
         quality.require_flags(given)
-        return stack.join_slices([quality.limits_of(one, flagging.record, flagging.season) for one in references])
+        each = [quality.limits_of(one, flagging.record, flagging.season) for one in references]
+        limits: xr.Dataset = join(each, stack.STACKED_DIM, what="The references")
+        return limits
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -97,7 +99,7 @@ def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int
     Stacked cells lie row by row: the wider the blocks, the fewer blocks read the same cells. If whole rows are less
     than 32 MB, a block has several chunks of time, up to that size.
     """
-    y, x = stack.horizontal_dims(grid)
+    y, x = horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
     column_bytes = 4 * chunks["time"] * rows
     columns = BLOCK_BYTES // column_bytes
@@ -202,7 +204,8 @@ class Derive(EspoTask):
         config, given = self.context.config, [*adjusted, *tasmax, *tasmin]
         inputs = config.derived[self.var]
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
-        cut = finalize.merged([rechunk(ds[quality.beside(ds, inputs)], blocks) for ds in given])
+        parts = [rechunk(ds[quality.beside(ds, inputs)], blocks) for ds in given]
+        cut = join(parts, attributes="drop_conflicts", what="The adjusted variables")
         made = with_derived(cut, {self.var: inputs}, config.table)[[self.var]]
         return made.assign(quality.inherited(cut, {self.var: inputs})).assign_attrs({"cat:variable": self.var})
 
@@ -266,7 +269,8 @@ class CleanUp(ProductTask):
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
-        given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
+        parts = [finalize.counted(dataset) for dataset in adjusted]
+        given = join(parts, attributes="drop_conflicts", what="The adjusted variables")
         # An audit has only the variables that it takes.
         is_whole = config.consistency is not None and {*NEEDED_FOR[config.consistency]} <= {*given}
         limits = self.limits_of_flags(given, reference)
@@ -286,21 +290,6 @@ class CleanUp(ProductTask):
         return self.with_possible_values(made, grid["land"])
 
 
-class FinalZarr(EspoTask):
-    """Rule `final_zarr`: the scenario of a piece in the product's chunks."""
-
-    sim_id, piece = SimulationParameter(), PieceParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
-    uses_dask = False
-    only_links = True
-    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
-    out_scenario = temporary("day+{sim_id}+{piece}+{period}.zarr")
-
-    def work(self) -> None:
-        """Link the files: `CleanUp` has written them in the product's chunks."""
-        self.link(self.in_cleaned_up().path, self.out_scenario().path)
-
-
 class PackTask(EspoTask):
     """A rule that only packs its inputs into archives."""
 
@@ -317,14 +306,14 @@ class Move(PackTask):
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 2.0
-    in_scenario = upstream(FinalZarr, "out_scenario")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
-    out_regchunked = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regchunked")
+    in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
+    in_regridded = upstream(Regrid, "out_regridded")
+    out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_cleaned_up")
+    out_regridded = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regridded")
 
     def ports(self) -> Sequence[tuple[str, OutputPort]]:
         """Return the archives that `keep` names."""
-        archives = {"out_scenario": "pieces", "out_regchunked": "regridded"}
+        archives = {"out_scenario": "pieces", "out_regridded": "regridded"}
         return [(name, port) for name, port in super().ports() if archives[name] in self.context.config.keep]
 
     def check(self) -> None:
@@ -341,7 +330,7 @@ class ConcatenationFinal(EspoTask):
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
     only_links = True
     values_in_outputs = 1.0
-    in_pieces = upstream(FinalZarr, "out_scenario", piece=every_piece)
+    in_pieces = upstream(CleanUp, "out_cleaned_up", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     uncut = ("in_pieces",)
     reads = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
@@ -366,7 +355,7 @@ class ConcatenationFinal(EspoTask):
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Link the chunks that lie within a piece; write those across a seam."""
-        y, _ = stack.horizontal_dims(dataset)
+        y, _ = horizontal_dims(dataset)
         paths = [info().path for info in self.in_pieces]
         in_order = paths if finalize.ascending(dataset, y) else paths[::-1]
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
@@ -417,7 +406,8 @@ class JoinTask(ProductTask):
         land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
-        cells = stack.join_slices([finalize.counted(rechunk(dataset, read), self.name) for dataset in members])
+        parts = stack.with_shared_counts([finalize.counted(rechunk(ds, read), self.name) for ds in members])
+        cells = join(parts, stack.STACKED_DIM, what="The slices")
         made = finalize.finish(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
             treatment=self.treatment(),
@@ -574,7 +564,7 @@ def _look_where_pieces_meet(context: RunContext) -> None:
     maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context)]
     if shared := partition.shared_rows(dict(maps)):
         raise ConfigurationError(f"{shared}.")
-    y, _ = stack.horizontal_dims(maps[0][1])
+    y, _ = horizontal_dims(maps[0][1])
     size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
     for name, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:
         if size > 0 and first % size:

@@ -122,7 +122,7 @@ class Production:
     # The rule that makes the final archives, by its output `out_final`.
     final_rule: ClassVar[Any] = None
     # The rule and its output that each input of the report's summaries is: `prop` (maps that have values in the cells
-    # of a diagnosed domain), `reference` and `regchunked`.
+    # of a diagnosed domain), `reference` and `regridded`.
     summarised: Mapping[str, tuple[Any, str]] = {}
     # The templates of outputs, by RULE.PORT, that differ from those of their classes.
     templates: ClassVar[Mapping[str, str]] = {}

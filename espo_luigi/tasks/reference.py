@@ -14,6 +14,8 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
@@ -54,7 +56,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         region=region.arguments(),
         table=config.table,
     )
-    fields = extract.subset_box(fixed, region.arguments())
+    fields = subset_box(fixed, region.arguments())
     coords = {str(name): field.variable for name, field in fields.data_vars.items()}
     if "rlat" in maps.dims:
         options = extraction.extract_dataset.xr_open_kwargs
@@ -136,7 +138,7 @@ class RefDefault(EspoTask):
         """Return how many cells are brought from maps to series at a time, with all their days in memory."""
         if "time" not in dataset.dims:
             return {}
-        dim = stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[0]
+        dim = stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else horizontal_dims(dataset)[0]
         cell_bytes = max(data.nbytes // data.sizes[dim] for data in dataset.data_vars.values())
         return {"at_once": {dim: SERIES_BYTES // cell_bytes}}
 

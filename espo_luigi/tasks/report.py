@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,18 +24,27 @@ from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
-from espo_luigi.science.chunks import REALIZATION, rechunk
+from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.seeds import cell_generator
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
+from espo_luigi.tasks.diagnostics import (
+    Diag,
+    DiagMeasuresImprovement,
+    DiagRef,
+    OffDiagRefProp,
+    OffDiagScenPropMeas,
+    OffDiagSimPropMeas,
+    hosting_piece,
+)
 from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
@@ -43,7 +53,7 @@ from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChec
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Regrid
 
 # How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
@@ -65,9 +75,9 @@ class SeriesTask(EspoTask):
 
     sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_prop = summarised("prop", (MoveRef, Diag))
+    in_prop = summarised("prop", (OffDiagRefProp, Diag))
     in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
-    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
+    in_regridded = summarised("regridded", (Move, Regrid), piece=_pieces_of_raw)
     in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
@@ -87,11 +97,13 @@ class SeriesTask(EspoTask):
         self,
         prop: xr.Dataset,
         reference: xr.Dataset,
-        regchunked: xr.Dataset | list[xr.Dataset],
+        regridded: xr.Dataset | list[xr.Dataset],
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
+        raw = regridded
+        if isinstance(raw, list):
+            raw = join(stack.with_shared_counts(raw), stack.STACKED_DIM, what="The slices")
         table, derived = self.context.config.table, self.context.config.derived
         sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)
@@ -239,7 +251,7 @@ class FlagMaps(EspoTask):
     def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
         """Count them, in blocks of whole rows: each block has a task for each flag."""
         merged = finalize.merge_products(flags)
-        in_rows = rechunk(merged, {stack.horizontal_dims(merged)[1]: -1})
+        in_rows = rechunk(merged, {horizontal_dims(merged)[1]: -1})
         return finalize.counts_of_flags(in_rows, finalize.merge_products(final))
 
 
@@ -400,10 +412,17 @@ def run_view() -> RunView:
 def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     """The stores about each domain and simulation, in this order."""
     ends = list(ends_of_run())
-    references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
-    of_simulations = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
-    names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
+    references = {
+        task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (OffDiagRefProp, DiagRef))
+    }
+    archives: dict[tuple[str, str], dict[str, Path]] = defaultdict(dict)
+    for task in ends:
+        if isinstance(task, (Diag, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement)):
+            archives[task.diag_domain, task.sim_id] |= {
+                name.removeprefix("out_"): port.path_of(task) for name, port in task.ports() if port.packed_from
+            }
     for domain, sim_id in itertools.product(references, simulations):
-        paths = {name: getattr(of_simulations[domain, sim_id], f"out_{name}")().path for name in names}
         summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
-        yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)
+        yield Diagnosed(
+            sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **archives[domain, sim_id]
+        )

@@ -27,6 +27,8 @@ from espo_luigi.science.extract.repairs import (
     with_repairs_told,
 )
 from espo_luigi.science.finalize import gaps
+from espo_luigi.science.geometry.cells import normalise_coordinates
+from espo_luigi.science.geometry.cutting import cells_inside, subset_box
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
@@ -91,13 +93,13 @@ class Extract(EspoTask):
             where = dict(extraction.create_mask.arguments())
             fixed = open_fixed(self.raw(), opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
             mask = create_mask(fixed[where.pop("variable")], **where)
-            repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
+            repaired = repaired.assign_coords(mask=subset_box(mask.to_dataset(), region)["mask"].variable)
         repaired = repaired.assign_coords(cell_bounds(self.context, self.raw(), opened))
         made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
-        return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
+        return gaps.with_incomplete_cells(maps, cells_inside(opened, region))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: `Regrid` reads the rows and columns that it needs."""
@@ -180,21 +182,6 @@ class Regrid(EspoTask):
         return {"chunks": {cells: max(1, blocks[cells] // most)}, "shards": blocks}
 
 
-class Rechunk(EspoTask):
-    """Rule `rechunk`: the regridded simulation in chunks of whole time series, as `Regrid` has written it."""
-
-    sim_id, piece = SimulationParameter(), PieceParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
-    uses_dask = False
-    only_links = True
-    in_regridded = upstream(Regrid, "out_regridded")
-    out_regchunked = temporary("{sim_id}+{piece}+regchunked.zarr")
-
-    def work(self) -> None:
-        """Link the files."""
-        self.link(self.in_regridded().path, self.out_regchunked().path)
-
-
 def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, xr.Variable]:
     """Return the bounds of the cells of a simulation in the domain, as coordinates for its conservative regridding.
 
@@ -204,10 +191,10 @@ def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, 
         return {}
     asset = asset_with(match, run.config.regrid.regrid_method)
     grid = open_grid(asset, dict(run.config.extraction.simulation.extract_dataset.xr_open_kwargs))
-    placed = on_grid_of(extract.normalise_coordinates(opened), grid)
+    placed = on_grid_of(normalise_coordinates(opened), grid)
     if placed is None:
         raise DataError(f"{asset.path} is not on the grid of {match.id}; expected the same lat and lon. Exclude it.")
-    cut = extract.subset_box(placed, run.config.domain.arguments())
+    cut = subset_box(placed, run.config.domain.arguments())
     return {name: cut[name].variable for name in regrid.BOUNDS if name in cut}
 
 

@@ -15,7 +15,7 @@ from examined_files import BOX, CALENDARS, LAT, LON, UNITS, YEARS, Files, change
 from espo_luigi.catalog import open_match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import UnusableInput
+from espo_luigi.science.limits import INPUT_PROBLEMS
 
 
 @pytest.fixture(params=CALENDARS)
@@ -172,7 +172,7 @@ def test_a_box_that_does_not_fit_the_grid_is_a_problem(files: Files) -> None:
     assert problem.kind == "grids" and "holds no cell" in problem.message
 
 
-@pytest.mark.parametrize("kind", UnusableInput.__args__)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("kind", [name for name, kind in INPUT_PROBLEMS.items() if not kind.may_warn])
 def test_nothing_that_fails_is_refused_without_need(files: Files, kind: str) -> None:
     """What no configuration lets through is what opening the files refuses, or cannot tell from that."""
     damage: dict[str, Callable[[], object]] = {

@@ -14,8 +14,9 @@ from test_catalog_search import DAILY, dropped, row, rows_of, search
 from espo_luigi.catalog import Match, make_catalog, open_fixed, open_match
 from espo_luigi.catalog.search import Catalog
 from espo_luigi.errors import CatalogError, DataError
-from espo_luigi.science.extract.dataset import extract, subset_box
+from espo_luigi.science.extract.dataset import extract
 from espo_luigi.science.extract.repairs import create_mask
+from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.regrid import regrid
 
 WANTED = {**DAILY, "sftlf": "fx"}

@@ -47,7 +47,7 @@ def test_rules_lists_every_rule_and_those_that_are_named_with_their_files(folder
     assert listed["Train"] == {"out_training": demo + "/work/{pool}+{piece}+{var}+training.zarr"}
     assert listed["Move"] == {
         "out_scenario": demo + "/final/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip",
-        "out_regchunked": demo + "/final/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
+        "out_regridded": demo + "/final/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
     }
     told = json.loads(espo(folder, "rules", "--json").stdout)
     check_shape("rules", told)

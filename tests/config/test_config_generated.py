@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from espo_luigi.config import RunConfig, load
+from espo_luigi.config.dialects import drop_without_effect
 from espo_luigi.config.load import merged
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import ConfigurationError
@@ -60,7 +61,9 @@ def shipped() -> dict[str, Any]:
     for step in content["diagnostics"].values():
         step["properties_and_measures"]["properties"] = str(G6 / "properties_ESPO-G.yml")
     # Without aliases, so that each value is changed on its own.
-    return without_aliases(content)
+    content = without_aliases(content)
+    drop_without_effect(content)
+    return content
 
 
 def without_aliases(value: Any) -> Any:
@@ -78,8 +81,8 @@ def keys_of(value: Any, at: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 SHIPPED = shipped()
-# Of `project`, other keys than its name and version are ignored.
-KEYS = [key for key in keys_of(SHIPPED) if key != ("project",)]
+# Of `project`, other keys than its name and version are ignored; diagnostics take properties of the reference away.
+KEYS = [key for key in keys_of(SHIPPED) if key not in (("project",), ("extraction",), ("extraction", "reference"))]
 
 
 def variants(old: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from espo_luigi.catalog.search import Catalog
 from espo_luigi.demo import ensure_demo, make
 from espo_luigi.science.extract.dataset import extract
 from espo_luigi.science.extract.repairs import REPAIRED, Repair, create_mask, repair
-from espo_luigi.science.finalize.outline import inside, outline
+from espo_luigi.science.geometry.cells import in_outline, outline
 from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import stack_drop_nans
 
@@ -174,7 +174,7 @@ def test_the_box_holds_the_whole_reference_and_both_domains_have_land_within_the
         low, high = box[f"{name}_bnds"]
         assert low < ds[name].min() and ds[name].max() < high
     grid = opened(found(raw)[REGIONAL[0]], 2015, 2100)
-    within = inside(outline(grid.lat, grid.lon), ds.lat, ds.lon)
+    within = in_outline(outline(grid.lat, grid.lon), ds.lat, ds.lon)
     covered = (within & (ds["mask"] == 1)).sum() / LAND
     assert 0.3 < covered < 0.7
     for domain in CONFIG["diagregion"].values():

@@ -81,7 +81,7 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(folder / "checks" / "sim_checks.zarr", flags, "HealthChecks", sim_id=SIM)
     level = {"cat:processing_level": "off-diag-scen-meas", "cat:xrfreq": "fx", "cat:frequency": "fx"}
     measures = xr.Dataset({"mean_pr": ("lat", [1.0, 2.0])}, {"lat": [40.0, 41.0]}, SIM_ATTRS | level)
-    make(folder / "diagnostics" / "meas.zarr.zip", measures, "MoveDiag", sim_id=SIM, diag_domain="Ute")
+    make(folder / "diagnostics" / "meas.zarr.zip", measures, "OffDiagScenPropMeas", sim_id=SIM, diag_domain="Ute")
     reference = daily(calendar="standard").assign_attrs(REF_ATTRS | {"cat:xrfreq": "D"})
     make(folder / "reference" / "Land+south+default.zarr", reference, "RefDefault", region="south")
     for calendar in ("noleap", "360_day"):
@@ -103,7 +103,7 @@ def test_products_are_all_that_have_a_marker(final: Path) -> None:
         "day+sim+NAM.zarr.zip": "ConcatenationFinal",
         "day+sim+south.zarr": "Move",
         "sim_checks.zarr": "HealthChecks",
-        "meas.zarr.zip": "MoveDiag",
+        "meas.zarr.zip": "OffDiagScenPropMeas",
         "Land+south+default.zarr": "RefDefault",
         "Land+south+noleap.zarr": "ReferenceCalendar",
         "Land+south+360_day.zarr": "ReferenceCalendar",

@@ -42,7 +42,9 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.publish(made.on_map("360_day", years=1).isel(time=slice(60)), folder / DAY360, sim_id="360")
     reference = made.on_map(years=1).assign_attrs({"cat:type": "reconstruction", "cat:id": "X_Land"})
     made.publish(reference, folder / "reference" / "Land.zarr", "RefDefault")
-    made.publish(made.on_map(years=1).mean("time", keep_attrs=True), folder / "diagnostics" / "meas.zarr", "MoveDiag")
+    made.publish(
+        made.on_map(years=1).mean("time", keep_attrs=True), folder / "diagnostics" / "meas.zarr", "OffDiagScenPropMeas"
+    )
     made.look_at_raw_files(folder)
     return folder
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.science import regrid
-from espo_luigi.science.boxes import Box, made_edges, missing_sides, overlap
+from espo_luigi.science.geometry.boxes import Box, made_edges, missing_sides, overlap
 
 OUTER = Box((-80, -60), (45, 50))
 

@@ -6,7 +6,7 @@ import dask.array
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.extract.dataset import subset_box
+from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.grid import TILE_CELLS, count_cells, holds_land, land_map
 
 

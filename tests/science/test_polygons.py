@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.polygons import read_polygons
+from espo_luigi.science.geometry.polygons import read_polygons
 
 RING = [[0, 0], [4, 0], [4, 3], [0, 3], [0, 0]]
 POLYGON = {"type": "Polygon", "coordinates": [RING]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
-from espo_luigi.science.choices import SuspiciousInput
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -200,7 +200,7 @@ def outcome(damage: Damage) -> str:
     whole = {"reference": reference, "simulation": simulation}
     whole[damage.dataset], changed = damage.done(whole[damage.dataset])
     problems = problems_of(whole[damage.dataset])
-    if any(found.kind not in get_args(SuspiciousInput) for found in problems):
+    if any(INPUT_PROBLEMS[found.kind].effect == "fail" for found in problems):
         return "refused"
     told = ", ".join(f"{found.kind} of {found.variable} ({found.count})" for found in problems)
     try:

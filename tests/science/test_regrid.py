@@ -508,11 +508,6 @@ def test_a_curvilinear_source_loses_its_own_coordinates() -> None:
     xr.testing.assert_allclose(found.tasmax, small(ds).tasmax, rtol=1e-6)
 
 
-def test_latitude_and_longitude_may_have_their_long_names() -> None:
-    ds = simulation().drop_vars("area").rename(lat="latitude", lon="longitude")
-    xr.testing.assert_identical(small(ds), small(simulation()))
-
-
 def test_cells_that_any_stage_extrapolates_are_counted() -> None:
     """Against the stages by hand: 1 where a value is extrapolated, carried through the next stage."""
     lat, lon = np.arange(40.0, 51.0, 2), np.arange(0.0, 13.0, 2)

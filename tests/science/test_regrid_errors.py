@@ -12,10 +12,7 @@ from espo_luigi.errors import DataError
 @pytest.mark.parametrize(
     ("ds", "message"),
     [
-        (
-            simulation().drop_vars(["lat", "area"]),
-            "the source of the regridding has no latitude: expected a coordinate 'lat'",
-        ),
+        (simulation().drop_vars(["lat", "area"]), "the source of the regridding has no lat: expected coordinates lat"),
         (simulation().isel(lat=[3]), "expected 2 or more points each"),
         (simulation().isel(lon=[3, 1, 2]), "the source's lon is not monotonic"),
         (simulation().isel(lon=[]), "the source of the regridding has no points"),

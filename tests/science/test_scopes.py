@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.path import Path
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.grid import cells_in, cut_to, in_polygons
+from espo_luigi.science.geometry.cells import cells_in, cut_to, in_polygons
 
 STAR = [
     (-75 + r * np.cos(a), 50 + r * np.sin(a))
@@ -55,11 +55,11 @@ def test_polygons_that_overlap_are_joined_and_the_order_of_a_ring_is_of_no_matte
     np.testing.assert_array_equal(in_polygons(lon, lat, [[STAR], [STAR[::-1]]]), once)
 
 
-def test_a_polygon_across_the_antimeridian_has_longitudes_beyond_180():
-    lon, lat = np.meshgrid(np.arange(-179.5, 180, 1.0), np.array([60.5, 70.5]))
+def test_a_polygon_across_the_antimeridian_has_longitudes_beyond_180_and_holds_its_edges():
+    lon, lat = np.meshgrid(np.arange(-180, 180, 1.0), np.array([59.5, 60, 62.5, 65, 70.5]))
     ring = [(175.0, 60.0), (190.0, 60.0), (190.0, 65.0), (175.0, 65.0), (175.0, 60.0)]
     inside = in_polygons(lon, lat, [[ring]])
-    assert lon[inside].tolist() == [*np.arange(-179.5, -170), *np.arange(175.5, 180)]
+    assert lon[inside].tolist() == 3 * [*np.arange(-180, -169), *np.arange(175, 180)]
 
 
 @pytest.mark.parametrize("turn", [0, 360])

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.stack import grid_of, join_slices, stack_drop_nans, unstack_fill_nan
+from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NT, NY, NX = 5, 7, 9
 
@@ -191,16 +191,3 @@ def test_two_cells_at_one_place_are_an_error():
     twice = xr.concat([stacked, stacked.isel(loc=[0])], "loc", data_vars="all", coords="all")
     with pytest.raises(DataError, match=r"1 of \d+ cells .* have the coordinates of another"):
         unstack_fill_nan(twice, grid_of(make_land()))
-
-
-def test_counts_that_an_older_slice_lacks_are_left_out_and_a_series_that_lacks_is_an_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    series = xr.DataArray(np.arange(6.0).reshape(3, 2), dims=("time", "loc"))
-    older, newer = xr.Dataset({"pr": series}), xr.Dataset({"pr": series, "pr_days_made_wet": ("loc", np.ones(2))})
-    for slices in ((older, newer), (newer, older)):
-        assert list(join_slices(slices).data_vars) == ["pr"]
-    assert "pr_days_made_wet" in caplog.text
-    assert join_slices([newer, newer])["pr_days_made_wet"].values.tolist() == [1, 1, 1, 1]
-    with pytest.raises(DataError, match=r"slices have different .*\(not all have tasmax\)"):
-        join_slices([older, older.assign(tasmax=series)])

@@ -29,7 +29,7 @@ def bands(folder: Path, heights: Sequence[int], chunks: dict[str, int] = CHUNKS)
     firsts = [0, *itertools.accumulate(heights)]
     paths = [folder / f"band{number}.zarr" for number in range(len(heights))]
     for path, first, rows in zip(paths, firsts, heights, strict=False):
-        write_store(band(first, rows), path, Marker("FinalZarr"), chunks=chunks)
+        write_store(band(first, rows), path, Marker("CleanUp"), chunks=chunks)
     return paths
 
 

@@ -86,7 +86,10 @@ def write_run(folder: Path) -> RunView:
     flags = {sim_id: _write_flags(folder / f"{sim_id}_flags.csv", sim_id == SIMULATIONS[0]) for sim_id in SIMULATIONS}
     for number in range(4):
         write_job(folder / "run", "Train", f"var={number}", started=100.0 + 10 * number)
-    made = tuple(Made("MoveDiag", f"MoveDiag sim_id={one.sim_id}", (one.improvement,), True) for one in diagnosed)
+    made = tuple(
+        Made("DiagMeasuresImprovement", f"DiagMeasuresImprovement sim_id={one.sim_id}", (one.improvement,), True)
+        for one in diagnosed
+    )
     return RunView(
         config_files=(Path("config.yml"),),
         config_hash="abc",

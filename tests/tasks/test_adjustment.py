@@ -20,7 +20,7 @@ ADJUSTED = ("tasmax", "dtr", "pr")
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
 
 
-def make_regchunked() -> xr.Dataset:
+def make_regridded() -> xr.Dataset:
     time = xr.date_range("1991-01-01", "2020-12-31", calendar="noleap", use_cftime=True)
     tasmax = 280 + np.random.default_rng(0).random((len(time), 1))
     return xr.Dataset(
@@ -52,12 +52,12 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
     monkeypatch.setattr(
         blocks, "adjust_and_count", lambda simulation, training, **kwargs: simulation.to_dataset(name="scenario")
     )
-    regchunked = make_regchunked()
-    out = tasks.Adjust(**WILDCARDS).compute([xr.Dataset()], [regchunked], [])
+    regridded = make_regridded()
+    out = tasks.Adjust(**WILDCARDS).compute([xr.Dataset()], [regridded], [])
     common = ORIGIN | {"title": "t", "cat:processing_level": "biasadjusted", "cat:variable": "tasmax"}
     assert out.attrs == common | expected
     assert out.tasmax.attrs == {"units": "K"}
-    assert regchunked.attrs["cat:processing_level"] == "regridded", "the input is not changed"
+    assert regridded.attrs["cat:processing_level"] == "regridded", "the input is not changed"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_noise_of_a_simulated_range_is_the_table_s(
 
     monkeypatch.setattr(blocks, "adjust_and_count", adjusted)
     task = tasks.Adjust(**{**WILDCARDS, "var": "dtr"})
-    task.compute([xr.Dataset()], [make_regchunked().rename(tasmax="dtr")], [])
+    task.compute([xr.Dataset()], [make_regridded().rename(tasmax="dtr")], [])
     assert (given.get("jitter_under") or {}).get("thresh") == expected
 
 
@@ -96,7 +96,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
     given: dict[str, Any] = {}
     monkeypatch.setattr(finalize, "finish", lambda adjusted, **keywords: given.update(keywords) or xr.Dataset())
-    tasks.CleanUp(sim_id="SIM", piece="south").compute([make_regchunked()], make_grid())
+    tasks.CleanUp(sim_id="SIM", piece="south").compute([make_regridded()], make_grid())
     added = given["treatment"].add_attrs
     attributes = added["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
@@ -112,8 +112,8 @@ def make_grid() -> xr.Dataset:
 
 def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: Path) -> None:
     configure(tmp_path)
-    regchunked = make_regchunked().chunk()  # lazy: no number is needed
-    out = tasks.Train(**WILDCARDS).compute([regchunked, regchunked], [regchunked])
+    regridded = make_regridded().chunk()  # lazy: no number is needed
+    out = tasks.Train(**WILDCARDS).compute([regridded, regridded], [regridded])
     assert {name: value for name, value in out.attrs.items() if name.startswith("cat:")} == ORIGIN | {
         "cat:processing_level": "training_tasmax"
     }
@@ -133,7 +133,7 @@ def test_a_job_that_dies_after_its_store_is_published_loses_no_counts_of_treated
         write(dataset, path, *rest, **keywords)
 
     monkeypatch.setattr(store, "write_store", once)
-    adjusted = make_regchunked().transpose("loc", "time").chunk()
+    adjusted = make_regridded().transpose("loc", "time").chunk()
     days = xr.DataArray(np.array([[3, 0]], "int32"), dims=("loc", "treatment"), attrs={"days": adjusted.sizes["time"]})
     task = tasks.Adjust(**WILDCARDS)
     task.publish({"": adjusted.assign(treated=days.assign_coords(treatment=["jittered", "made_wet"]))})

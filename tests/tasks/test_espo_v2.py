@@ -326,8 +326,8 @@ def test_a_tasmin_above_tasmax_of_a_member_is_counted_in_its_product(
 def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:
     v2()
     training = tasks.Train(pool=POOL, piece="sr-1", var="pr")
-    assert [bound.task for bound in training.in_regchunked] == [
-        tasks.Rechunk(sim_id=sim_id, piece="sr-1") for sim_id in ENSEMBLE
+    assert [bound.task for bound in training.in_regridded] == [
+        tasks.Regrid(sim_id=sim_id, piece="sr-1") for sim_id in ENSEMBLE
     ]
     product = tasks.ConcatClean(sim_id=ENSEMBLE[1], var="pr")
     assert [bound.task for bound in product.in_slices] == [
@@ -373,8 +373,8 @@ def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_mem
     compared = tasks.NotCalibrated(pool=POOL, diag_domain=domain)
     sums = [tasks.YearlySums(sim_id=sim_id, diag_domain=domain) for sim_id in ENSEMBLE]
     assert [bound.task for bound in compared.in_sums] == sums
-    assert [bound.task for bound in sums[1].in_regchunked] == [
-        tasks.Rechunk(sim_id=ENSEMBLE[1], piece=piece) for piece in ("sr-0", "sr-1", "sr-2")
+    assert [bound.task for bound in sums[1].in_regridded] == [
+        tasks.Regrid(sim_id=ENSEMBLE[1], piece=piece) for piece in ("sr-0", "sr-1", "sr-2")
     ]
     get_config().set("espo", "report", "true")
     asked = [task for task in in_order(tasks.All()) if isinstance(task, tasks.NotCalibrated)]
@@ -402,7 +402,7 @@ def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
     v2()
     families = {task.task_family for task in in_order(tasks.All())}
     assert families == {
-        *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
+        *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid"),
         *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef"),
         *("DiagExtract", "Diag"),
     }
@@ -468,7 +468,7 @@ def test_a_repair_of_one_member_runs_its_chain_again_and_what_the_pool_makes(v2:
     use(files, tmp_path)
     key = "extraction.simulation.repairs"
     stale = {task.task_id: task.stale() for task in in_order(tasks.All())}
-    assert [stale[tasks.Rechunk(sim_id=sim_id, piece="sr-0").task_id] for sim_id in ENSEMBLE] == [
+    assert [stale[tasks.Regrid(sim_id=sim_id, piece="sr-0").task_id] for sim_id in ENSEMBLE] == [
         [],
         [f"{key}.{ENSEMBLE[1]}"],
         [],

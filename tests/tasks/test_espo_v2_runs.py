@@ -335,7 +335,7 @@ def test_a_member_that_cannot_be_read_stops_its_own_pool_by_name_and_no_other(v2
     done = {pool: len(list((tmp_path / "work").glob(f"{pool}+*+training.zarr"))) for pool in (REGIONAL_POOL, other)}
     assert done == {REGIONAL_POOL: 0, other: 4}
     # The member that can be read was prepared, and waits for the other.
-    assert list((tmp_path / "work").glob("*r1i1p1f1_ESPO-DEMO_Demo-Regional*+regchunked.zarr"))
+    assert list((tmp_path / "work").glob("*r1i1p1f1_ESPO-DEMO_Demo-Regional*+regridded.zarr"))
 
 
 @pytest.mark.long()

@@ -105,7 +105,7 @@ def test_a_stranger_s_method_and_ibicus_reach_the_product(
     assert NOLEAP in (tmp_path / "report.html").read_text()
     product = store.open_store(end.out_final().path)
     reference = store.open_store(tasks.ReferenceCalendar(piece="south", calendar="noleap").out_reference().path)
-    simulation = store.open_store(tasks.Rechunk(sim_id=NOLEAP, piece="south").out_regchunked().path)
+    simulation = store.open_store(tasks.Regrid(sim_id=NOLEAP, piece="south").out_regridded().path)
     for chosen in (slice(0, 4), slice(-4, None)):
         at = {name: reference[name].isel(loc=chosen).reset_coords(drop=True) for name in ("lat", "lon")}
         made = product.sel(at).load()

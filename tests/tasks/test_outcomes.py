@@ -121,9 +121,9 @@ def publish_inputs() -> None:
         for piece, rows in BANDS.items():
             raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
             raw.attrs["cat:processing_level"] = "regridded"
-            rechunked, move = tasks.Rechunk(sim_id=sim_id, piece=piece), tasks.Move(sim_id=sim_id, piece=piece)
-            publish(rechunked, regchunked=raw)
-            store.pack(rechunked.out_regchunked().path, move.out_regchunked().path, move.marker())
+            regrid, move = tasks.Regrid(sim_id=sim_id, piece=piece), tasks.Move(sim_id=sim_id, piece=piece)
+            publish(regrid, regridded=raw)
+            store.pack(regrid.out_regridded().path, move.out_regridded().path, move.marker())
 
 
 def delete_temporary() -> None:
@@ -515,7 +515,7 @@ def test_indicators_added_to_a_finished_run_take_the_kept_archives_or_the_plan_t
     plan = plan_of((), Selection())
     planned = Counter(one.rule for one in plan.of(RUN))
     assert planned["Indicators"] == 8 and ("Regrid" in planned) == (not keep)
-    told = "stores that an earlier run has deleted: 6 Rechunk, 6 Regrid, 2 Extract" in render_plan(plan)
+    told = "stores that an earlier run has deleted: 6 Regrid, 2 Extract" in render_plan(plan)
     assert told == (not keep)
 
 

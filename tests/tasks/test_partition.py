@@ -52,7 +52,7 @@ def test_the_rules_of_a_pool_work_on_its_members_and_those_of_a_member_on_its_po
     configured()
     pool = partition.pool_of(context(), SIM)
     training = tasks.Train(pool=pool, piece="south", var="pr")
-    assert [bound.task for bound in training.in_regchunked] == [tasks.Rechunk(sim_id=SIM, piece="south")]
+    assert [bound.task for bound in training.in_regridded] == [tasks.Regrid(sim_id=SIM, piece="south")]
     cleaned = tasks.CleanUp(sim_id=SIM, piece="south")
     assert {bound.task.pool for bound in cleaned.in_adjusted} == {pool}
 
@@ -68,12 +68,12 @@ def test_a_tasks_size_is_its_pieces_area_times_its_days_and_variables(configured
 
 
 def test_only_the_archives_that_keep_names_are_made(configured: Callable[..., list[Path]]) -> None:
-    for keep, ports in ((["pieces"], ["out_scenario"]), (["regridded"], ["out_regchunked"])):
+    for keep, ports in ((["pieces"], ["out_scenario"]), (["regridded"], ["out_regridded"])):
         configured(keep=keep)
         assert [name for name, _ in tasks.Move(sim_id=SIM, piece="south").ports()] == ports
     configured(keep=[])
     rules = {type(task) for task in walk([tasks.All()])}
-    assert tasks.Move not in rules and {tasks.ConcatenationFinal, tasks.OffDiagSimPropMeas, tasks.Rechunk} <= rules
+    assert tasks.Move not in rules and {tasks.ConcatenationFinal, tasks.OffDiagSimPropMeas, tasks.Regrid} <= rules
     with pytest.raises(ParameterError, match="`keep` is empty; expected `pieces`, `regridded` or both"):
         tasks.Move(sim_id=NOLEAP, piece="south").check()
 

@@ -152,7 +152,7 @@ SHORT = {
 
 
 def regridded(seed: int, calendar: str, warmer: float) -> xr.Dataset:
-    """Daily series of 1991-2040 of three cells, as `Rechunk` publishes them."""
+    """Daily series of 1991-2040 of three cells, as `Regrid` publishes them."""
     draws = np.random.default_rng(seed)
     time = xr.date_range("1991-01-01", "2040-12-30", calendar=calendar, use_cftime=True)
     shape, season = (3, time.size), 10 * np.sin(2 * np.pi * np.arange(time.size) / (time.size / 50))
@@ -171,8 +171,8 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     configured(**SHORT)
     one, other = context().simulations
     for sim_id, calendar, warmer in ((one, "noleap", 0.0), (other, "360_day", 4.0)):
-        task = tasks.Rechunk(sim_id=sim_id, piece="south")
-        store.write_store(regridded(len(calendar), calendar, warmer), task.out_regchunked().path, task.marker())
+        task = tasks.Regrid(sim_id=sim_id, piece="south")
+        store.write_store(regridded(len(calendar), calendar, warmer), task.out_regridded().path, task.marker())
     assert main(["perfect-model"]) == 0
     page = Path(capfd.readouterr().out.split()[-1])
     assert page == tmp_path / "final" / "report" / "perfect-model+all.html"
@@ -333,11 +333,11 @@ def test_a_changed_number_of_cells_makes_pairs_stale_and_other_rules_not(configu
     pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
     store.write_store(xr.Dataset({"level": ("cell", [0.0])}), pair.out_errors().path, pair.marker())
     assert pair.complete() and not pair.stale(files=False)
-    before = tasks.Rechunk(sim_id=one, piece="south").marker().fingerprints
+    before = tasks.Regrid(sim_id=one, piece="south").marker().fingerprints
     configured(perfect_model={"cells": 7})
     again = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
     assert any("perfect_model.cells" in changed for changed in again.stale(files=False))
-    assert tasks.Rechunk(sim_id=one, piece="south").marker().fingerprints == before
+    assert tasks.Regrid(sim_id=one, piece="south").marker().fingerprints == before
 
 
 def test_overlapping_periods_are_adjusted_as_one() -> None:

@@ -35,7 +35,7 @@ from espo_luigi.tasks.cost import Basis, measured
 from espo_luigi.tasks.partition import simulations_of
 
 # What follows Adjust, of one region, until a product that is kept.
-NEXT = (tasks.CleanUp, tasks.FinalZarr, tasks.Move)
+NEXT = (tasks.CleanUp, tasks.Move)
 Configure = Callable[..., list[Path]]
 ROOT = Path(__file__).parent.parent.parent
 DEMO = configparser.ConfigParser()
@@ -69,9 +69,9 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id}
     assert plan.tasks[move.task_id].status.why.startswith(f"output missing: {move.out_scenario().path.name}, ")
-    remove(move.in_regchunked.task)  # type: ignore[attr-defined]
+    remove(move.in_regridded.task)  # type: ignore[attr-defined]
     plan = planned()
-    assert in_state(plan, RUN) == {move.task_id, move.in_regchunked.task.task_id}
+    assert in_state(plan, RUN) == {move.task_id, move.in_regridded.task.task_id}
     assert "\nAll tasks to run have a missing output; `--tasks` names it.\n" in render_plan(plan)
     status = plan.tasks[move.task_id].status
     plan.tasks[move.task_id].status = replace(status, why="made of something else: x")
@@ -97,9 +97,10 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     edit(complete_demo / "config.yml", change)
     assert cli.main(["plan"]) == 0
     # Temporary stores are there, too.
-    said = r"^stale: 6 CleanUp, 6 FinalZarr, 2 ConcatenationFinal, 2 HealthChecks, 4 OffDiagScenPropMeas, 6 Move, "
-    said += r".*4 MoveDiag.*: clean_up\.xscen_clean_up changed since$"
-    assert re.search(said, capsys.readouterr().out, re.MULTILINE)
+    out = capsys.readouterr().out
+    (said,) = re.findall(r"^stale: (.*): clean_up\.xscen_clean_up changed since$", out, re.MULTILINE)
+    diagnosed = {"4 OffDiagScenPropMeas", "4 DiagMeasuresImprovement"}
+    assert diagnosed | {"6 CleanUp", "2 ConcatenationFinal", "2 HealthChecks", "6 Move"} <= {*said.split(", ")}
     assert "was made of something else" not in log.text, "the plan itself says so"
     plan = planned()
     again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
@@ -108,7 +109,11 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     assert cli.main(["plan", "--rerun", "stale", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     to_run = [one for one in told["tasks"] if one["state"] == RUN]
-    assert len(to_run) == len(plan.again) and {one["rule"] for one in to_run} >= {"CleanUp", "Move", "MoveDiag"}
+    assert len(to_run) == len(plan.again) and {one["rule"] for one in to_run} >= {
+        "CleanUp",
+        "Move",
+        "OffDiagScenPropMeas",
+    }
     assert {one["reason"] for one in to_run} == {"changed: clean_up.xscen_clean_up"}
 
 
@@ -118,7 +123,7 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     training = first(tasks.Train)
     adjusted, move = first(tasks.Adjust, **training.wildcards), first(tasks.Move, piece=str(training.piece))
     remove(training, adjusted, adjusted)
-    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.FinalZarr | tasks.Move)))
+    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.Move)))
     get_config().set("Train", "n_workers", "5")
     plan = planned()
     assert cli.main(["plan"]) == 1
@@ -138,9 +143,9 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
 @pytest.mark.parametrize(
     ("narrowed", "rules"),
     [
-        ({"until": "Rechunk"}, {"Rechunk", "Regrid", "ReferenceCalendar", "RefDefault", "Extract", "InputCheck"}),
-        ({"only": "Train", "pieces": "south"}, {"Train", "Rechunk", "ReferenceCalendar"}),
-        ({"first": "DiagMeasuresImprovement"}, {"DiagMeasuresImprovement", "MoveDiag", "OffDiagSimPropMeas"}),
+        ({"until": "Regrid"}, {"Regrid", "ReferenceCalendar", "RefDefault", "Extract", "InputCheck"}),
+        ({"only": "Train", "pieces": "south"}, {"Train", "Regrid", "ReferenceCalendar"}),
+        ({"first": "DiagMeasuresImprovement"}, {"DiagMeasuresImprovement", "OffDiagSimPropMeas"}),
     ],
 )
 def test_a_run_is_narrowed_by_its_rules(configured: Configure, narrowed: dict[str, str], rules: set[str]) -> None:
@@ -148,26 +153,26 @@ def test_a_run_is_narrowed_by_its_rules(configured: Configure, narrowed: dict[st
     ends = Selection(**narrowed).ends(tasks.All().everything())
     assert {task.task_family for task in walk(ends)} >= rules
     last = {narrowed.get("until"), narrowed.get("only")} - {None}
-    assert {task.task_family for task in ends} == (last or {"MoveDiag"})
+    assert {task.task_family for task in ends} == (last or {"DiagMeasuresImprovement"})
 
 
 def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.LogCaptureFixture) -> None:
     one, other = first(tasks.Train, piece="south", var="pr"), first(tasks.Train, piece="north", var="pr")
-    remove(one, other, other.in_regchunked[0].task)  # type: ignore[attr-defined]
+    remove(one, other, other.in_regridded[0].task)  # type: ignore[attr-defined]
     plan = planned(only="Train")
     assert in_state(plan, RUN) == {one.task_id}
-    rechunked = other.in_regchunked[0].task  # type: ignore[attr-defined]
+    regridded = other.in_regridded[0].task  # type: ignore[attr-defined]
     lacking = "outputs of rules before Train are missing: give --until Train in place of --only"
-    assert plan.tasks[other.task_id].reason == f"needs {rechunked.label()}: {lacking}"
+    assert plan.tasks[other.task_id].reason == f"needs {regridded.label()}: {lacking}"
     text = render_plan(plan)
     assert text.startswith(f"PROBLEM  {lacking}\n")
-    assert re.search(rf"tasks: {re.escape(rechunked.label())}, and 1 later task\.\n", text)
+    assert re.search(rf"tasks: {re.escape(regridded.label())}, and 1 later task\.\n", text)
     assert "luigi starts nothing" not in text
     luigi.task_register.Register.clear_instance_cache()
     part = tasks.All(only="Train")
     assert one in part.requires() and other not in part.requires()
     assert not part.covers_everything and tasks.All().covers_everything
-    assert f"what needs {rechunked} is left out: {lacking}" in log.text
+    assert f"what needs {regridded} is left out: {lacking}" in log.text
 
 
 def test_lines_of_tasks_that_are_longer_than_the_terminal_go_on_below_beside_the_states(complete_demo: Path) -> None:
@@ -191,12 +196,12 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     remove(move)
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id, tasks.Report().task_id}
-    named = {info.path.name for info in (move.out_scenario(), move.out_regchunked())}
+    named = {info.path.name for info in (move.out_scenario(), move.out_regridded())}
     reason = plan.tasks[tasks.Report().task_id].status.why
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
-    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
+    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid | tasks.Train)))
     text = render_plan(planned(only="Train"))
-    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Rechunk, and 18 later tasks\.\n", text)
+    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Regrid, and 18 later tasks\.\n", text)
     assert text.count("PROBLEM") == 1
 
 
@@ -260,17 +265,21 @@ def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(com
     sim_id = next(iter(context().simulations))
     of_sim = planned(sims=sim_id)
     assert {name for one in of_sim.tasks.values() for name in simulations_of(one.task)} == {sim_id}
-    assert {one.rule for one in of_sim.tasks.values()} > {"HealthChecks", "Move", "MoveDiag", "RefDefault"}
+    assert {one.rule for one in of_sim.tasks.values()} > {"HealthChecks", "Move", "OffDiagScenPropMeas", "RefDefault"}
     of_region = planned(pieces="south, north")
     assert {getattr(one.task, "piece", "south") for one in of_region.tasks.values()} == {"south", "north"}
-    assert not {one.rule for one in of_region.tasks.values()} & {"ConcatenationFinal", "HealthChecks", "MoveDiag"}
+    assert not {one.rule for one in of_region.tasks.values()} & {
+        "ConcatenationFinal",
+        "HealthChecks",
+        "OffDiagScenPropMeas",
+    }
 
 
 @pytest.mark.parametrize(
     ("narrowed", "ends"),
     [
         ({"first": "HealthChecks"}, {"FlagDetails"}),
-        ({"sims": NOLEAP}, {"FlagDetails", "SeriesSummary", "NotCalibrated", "MoveDiag"}),
+        ({"sims": NOLEAP}, {"FlagDetails", "SeriesSummary", "NotCalibrated", "DiagMeasuresImprovement"}),
         ({"until": "Report"}, {"Report"}),
         ({"only": "Report"}, {"Report"}),
         ({"first": "Report"}, {"Report"}),
@@ -293,6 +302,7 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
     [
         ({"first": "Trian"}, r"there is no rule Trian here\. Did you mean Train\? `espo rules` lists them\."),
         ({"until": "Config"}, r"there is no rule Config here\."),
+        ({"until": "Rechunk"}, r"the rule Rechunk has gone; its work is done by Regrid\. Name that\."),
         ({"until": "Swap"}, "All runs no Swap with this configuration; it runs Adjust, CleanUp, .*Train"),
         ({"only": "PerfectPair"}, "All runs no PerfectPair with .*; `espo perfect-model --plan` plans it"),
         ({"sims": "-NoLaep"}, r"--sim-id '-NoLaep' is not one of: .*; did you mean \S+_Demo-NoLeap_ssp585_\S+\?"),
@@ -352,7 +362,7 @@ def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_th
     known = first(tasks.Regrid, piece="south")
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     result_of(known, 100.0, 4, files=10, bytes=10**6)
-    remove(*rest, *(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
+    remove(*rest, *(task for task in in_order(tasks.All()) if isinstance(task, tasks.Train)))
     costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
     at = {str(task.piece): costs[task.task_id] for task in rest}
     # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
@@ -469,8 +479,9 @@ def test_a_label_with_anything_in_it_stays_one_string_for_graphviz() -> None:
 
 
 def test_the_graph_has_every_rule_or_every_task_of_a_simulation(
-    complete_demo: Path, capsys: pytest.CaptureFixture[str]
+    complete_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("espo_luigi.overview.dag.MOST_NODES", 70)
     remove(first(tasks.Move))
     assert cli.main(["plan", "--dag", "mermaid"]) == 0
     text = capsys.readouterr().out
@@ -492,24 +503,23 @@ def test_what_was_published_by_a_marker_of_another_task_is_to_run(complete_demo:
 
 def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> None:
     move = first(tasks.Move, piece="south")
-    rechunked = move.in_regchunked.task  # type: ignore[attr-defined]
-    regridded = rechunked.in_regridded.task
-    remove(move, rechunked, regridded)
+    regridded = move.in_regridded.task  # type: ignore[attr-defined]
+    remove(move, regridded)
     sim_id = str(move.sim_id)
     luigi.task_register.Register.clear_instance_cache()
     said = why.why(["Move", "south", sim_id])
-    assert said.startswith(f"{move.label()} waits for Rechunk, which waits for Regrid.\n")
+    assert said.startswith(f"{move.label()} waits for Regrid.\n")
     assert "no driver is running: give the command of the run again" in said
     order = regridded.order()
     order.write()
     write_json(order.files.result, {"outcome": "error", "exception": "ValueError: no such grid"})
     order.files.log.write_text("it began\nit ended badly\n")
-    said = why.why([str(move.out_regchunked().path)])
+    said = why.why([str(move.out_regridded().path)])
     assert f"{regridded.label()} failed: ValueError: no such grid" in said and "    it ended badly\n" in said
-    assert why.why(["MoveRef", "Highland"]).startswith("MoveRef diag_domain=Highland was done at 20")
+    assert why.why(["OffDiagRefProp", "Highland"]).startswith("OffDiagRefProp diag_domain=Highland was done at 20")
     chunk = regridded.output()[0].path / "pr" / "c" / "0"  # of a store that is not there any more
     assert f"{regridded.label()} failed" in why.why([str(chunk)])
-    folder = why.why([str(move.out_regchunked().path.parent)])
+    folder = why.why([str(move.out_regridded().path.parent)])
     assert re.match(r"\S+/regridded: 5 of 6 outputs are there\. The tasks that make them:\n", folder)
     assert re.search(r"^  Move +5 done, 1 to run$", folder, re.MULTILINE)
     with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
@@ -527,7 +537,7 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
 def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(complete_demo: Path) -> None:
     training = first(tasks.Train, piece="south", var="pr")
     reference = first(tasks.ReferenceCalendar, piece="south")
-    remove(training, training.in_regchunked[0].task, reference)  # type: ignore[attr-defined]
+    remove(training, training.in_regridded[0].task, reference)  # type: ignore[attr-defined]
     luigi.task_register.Register.clear_instance_cache()
     for task in (training, reference):
         path = str(task.output()[0])
@@ -616,4 +626,4 @@ def test_the_graph_of_a_plan_has_the_order_of_the_page_of_rules(configured: Conf
     page = (ROOT / "docs" / "reference" / "rules.md").read_text()
     drawn = before(as_mermaid(nodes_of(planned())))
     assert drawn == {rule: needed & drawn.keys() for rule, needed in before(page).items() if rule in drawn}
-    assert len(drawn) == 30
+    assert len(drawn) == 26

@@ -32,11 +32,9 @@ REFERENCE = {
     "ReferenceCalendar": ("FIN/reference/{ref_source}+{piece}+{calendar}.zarr", 2, 10, "50GB"),
     "Extract": ("TMP/{sim_id}+NAM+extracted.zarr", 2, 10, "50GB"),
     "Regrid": ("TMP/{sim_id}+{piece}+regridded.zarr", 3, 9, "48GB"),
-    "Rechunk": ("TMP/{sim_id}+{piece}+regchunked.zarr", 2, 10, "50GB"),
     "Train": ("TMP/{pool}+{piece}+{var}+training.zarr", 3, 12, "100GB"),
     "Adjust": ("TMP/{pool}+{piece}+{var}+adjusted.zarr", 3, 15, "100GB"),
     "CleanUp": ("TMP/{sim_id}+{piece}+cleaned_up.zarr", 2, 6, "50GB"),
-    "FinalZarr": ("TMP/day+{sim_id}+{piece}+1950-2100.zarr", 2, 10, "50GB"),
     "Move": (
         "FIN/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip "
         "FIN/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
@@ -51,9 +49,16 @@ REFERENCE = {
         "60GB",
     ),
     "HealthChecks": ("FIN/checks/NAM/{sim_id}+NAM_checks.zarr", 8, 40, "40GB"),
-    "OffDiagRefProp": ("TMP/{ref_source}+{diag_domain}+diag_ref_prop.zarr", 3, 15, "60GB"),
+    "OffDiagRefProp": (
+        "TMP/{ref_source}+{diag_domain}+diag_ref_prop.zarr "
+        "FIN/diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip",
+        3,
+        15,
+        "60GB",
+    ),
     "OffDiagSimPropMeas": (
-        "TMP/{sim_id}+{diag_domain}+diag_sim_prop.zarr TMP/{sim_id}+{diag_domain}+diag_sim_meas.zarr",
+        "TMP/{sim_id}+{diag_domain}+diag_sim_prop.zarr "
+        "FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip",
         3,
         15,
         "60GB",
@@ -64,9 +69,12 @@ REFERENCE = {
         15,
         "60GB",
     ),
-    "DiagMeasuresImprovement": ("TMP/{sim_id}+{diag_domain}+improvement.zarr", 3, 15, "6GB"),
-    "MoveRef": ("FIN/diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", 2, 10, "50GB"),
-    "MoveDiag": ("FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", 2, 10, "50GB"),
+    "DiagMeasuresImprovement": (
+        "FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip",
+        3,
+        15,
+        "6GB",
+    ),
 }
 WILDCARDS = {
     "drs": "espo-g6",
@@ -148,8 +156,9 @@ def test_the_default_target_asks_for_every_product_of_every_simulation(folder: P
     assert (n_sims, n_regions, n_domains) == (2, 3, 2)
     assert count == {
         "HealthChecks": n_sims,
-        "MoveDiag": n_sims * n_domains,
-        "MoveRef": n_domains,
+        "OffDiagRefProp": n_domains,
+        **dict.fromkeys(("OffDiagSimPropMeas", "OffDiagScenPropMeas"), n_sims * n_domains),
+        "DiagMeasuresImprovement": n_sims * n_domains,
         "Move": n_sims * n_regions,
         "ConcatDiagRefProp": 1,
         "ConcatenationDiag": 4 * n_sims,
@@ -168,7 +177,7 @@ def test_every_rule_is_part_of_the_default_target_with_the_report(folder: Path) 
         ("Train", {"piece": "soth", "var": "pr"}, "--region 'soth' is not one of: south, middle, north; did you mean"),
         ("Train", {"piece": "south", "var": "tasmin"}, "--var 'tasmin' is not one of: "),
         ("ReferenceCalendar", {"piece": "south", "calendar": "julian"}, "is not one of: noleap, 360_day"),
-        ("MoveRef", {"diag_domain": "Lowlands"}, "is not one of: Highland, Lowland; did you mean Lowland"),
+        ("OffDiagRefProp", {"diag_domain": "Lowlands"}, "is not one of: Highland, Lowland; did you mean Lowland"),
         ("Extract", {"sim_id": "nobody"}, "--sim-id 'nobody' is not one of: "),
     ],
 )

@@ -311,8 +311,14 @@ def test_fewer_quantiles_make_the_training_of_that_variable_and_the_following_ru
     edit(complete_demo / "config.yml", fewer_quantiles)
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
-    assert {one.partition("_")[0] for one in concerned} >= {"Train", "Adjust", "Move", "ConcatenationFinal", "MoveDiag"}
-    assert not any(one.startswith(("Regrid_", "RefDefault_", "MoveRef_")) for one in concerned)
+    assert {one.partition("_")[0] for one in concerned} >= {
+        "Train",
+        "Adjust",
+        "Move",
+        "ConcatenationFinal",
+        "OffDiagScenPropMeas",
+    }
+    assert not any(one.startswith(("Regrid_", "RefDefault_", "OffDiagRefProp_")) for one in concerned)
     assert all(task.complete() for task in walk([tasks.All()]))
     get_config().set("espo", "rerun", "stale")
     assert {task.task_id for task in walk([tasks.All()]) if not task.complete()} - {"All"} >= concerned
@@ -344,7 +350,7 @@ def test_only_a_product_with_impossible_values_is_outdated_once_they_are_refused
         monkeypatch.setattr(product.finalize, "finish", lambda *_, **__: ds)
         cleaned = tasks.CleanUp(sim_id=NOLEAP, piece=piece)
         made = cleaned.compute([ds], ds[["lat", "lon"]].assign(land=ds["tasmax"][0] > 0))
-        following = tasks.FinalZarr(sim_id=NOLEAP, piece=piece)
+        following = tasks.Move(sim_id=NOLEAP, piece=piece)
         publish(cleaned, cleaned.marker([made]))
         publish(following, following.marker())
         return [cleaned, following]
@@ -392,7 +398,7 @@ def test_the_report_and_its_summaries_follow_the_products_that_they_show(
     get_config().set("espo", "rerun", "stale")
     assert not tasks.Report().complete()
     get_config().set("espo", "rerun", "missing")
-    shown = tasks.MoveRef(diag_domain="Highland")
+    shown = tasks.OffDiagRefProp(diag_domain="Highland")
     publish(shown, dataclasses.replace(shown.marker(), fingerprints={"another": "one"}))
     assert not tasks.Report().complete()
 

@@ -48,7 +48,7 @@ def is_whole(task: EspoTask) -> bool:
 @pytest.mark.parametrize("remade", ["south", "north"])
 def test_a_product_of_older_and_newer_parts_is_stale_whichever_comes_first(complete_demo: Path, remade: str) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
-    rules = tasks.Train | tasks.Adjust | tasks.CleanUp | tasks.FinalZarr
+    rules = tasks.Train | tasks.Adjust | tasks.CleanUp
     publish_again(lambda task: isinstance(task, rules) and getattr(task, "piece", "") == remade)
     (whole, *_) = publish_again(is_whole)
     assert whole.stale() == [ENGINE]

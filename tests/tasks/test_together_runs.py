@@ -54,7 +54,7 @@ def test_a_group_reaches_products_checks_diagnostics_and_the_report(
     assert NOLEAP in (tmp_path / "report.html").read_text()
     product = store.open_store(ends[1].out_final().path)
     reference = store.open_store(tasks.ReferenceCalendar(piece="south", calendar="noleap").out_reference().path).load()
-    simulation = store.open_store(tasks.Rechunk(sim_id=NOLEAP, piece="south").out_regchunked().path).load()
+    simulation = store.open_store(tasks.Regrid(sim_id=NOLEAP, piece="south").out_regridded().path).load()
     adjusted = store.open_store(tasks.Adjust(pool=NOLEAP, piece="south", var="joint").out_adjusted().path).load()
     assert set(adjusted.data_vars) == {*JOINT["variables"]}
     at = {name: reference[name].reset_coords(drop=True) for name in ("lat", "lon")}
@@ -92,7 +92,7 @@ def test_five_real_variables_keep_their_bounds_and_get_the_correlations_of_the_r
         low, high = (0, 200) if name == "tasrange" else LIMITS[name]
         assert product[name].notnull().all() and low <= product[name].min() and product[name].max() <= high, name
     reference = store.open_store(tasks.ReferenceCalendar(piece="land", calendar="noleap").out_reference().path).load()
-    simulation = store.open_store(tasks.Rechunk(sim_id=SIM, piece="land").out_regchunked().path).load()
+    simulation = store.open_store(tasks.Regrid(sim_id=SIM, piece="land").out_regridded().path).load()
     at = {name: reference[name].reset_coords(drop=True) for name in ("lat", "lon")}
     wanted, raw, made = (pairs(one) for one in (reference, simulation, product.sel(at)))
     before, after = (np.abs(one - wanted) for one in (raw, made))

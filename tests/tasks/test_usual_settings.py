@@ -27,7 +27,7 @@ from espo_luigi.tasks.context import forget
 OTHER = (
     r"begun by other usual settings than `usual: 2026-12`: `biasadjust.variables.\w+.adjusting_args` of .*rerun = stale"
 )
-PER_PIECE = (tasks.Adjust, tasks.CleanUp, tasks.FinalZarr, tasks.Move)
+PER_PIECE = (tasks.Adjust, tasks.CleanUp, tasks.Move)
 
 
 def checked() -> None:
@@ -77,7 +77,7 @@ def test_a_half_finished_run_is_refused_before_anything_is_submitted_and_the_pla
 ) -> None:
     checked()  # complete: it is used as it is
     sim_id = of(tasks.ConcatenationFinal)[-1].sim_id
-    before = (*PER_PIECE, tasks.Extract, tasks.Regrid, tasks.Rechunk, tasks.Train)
+    before = (*PER_PIECE, tasks.Extract, tasks.Regrid, tasks.Train)
     gone = [
         one for one in in_order(tasks.All()) if getattr(one, "sim_id", "") == sim_id and not isinstance(one, before)
     ]
@@ -126,7 +126,7 @@ def test_pieces_of_different_settings_are_not_joined_whoever_gave_them(complete_
     joined = of(tasks.ConcatenationFinal)[0]
     with joined.guarded():  # as each job's work is
         assert joined.stale(), "all pieces are of the former settings"
-    for rule in (tasks.Train, tasks.Adjust, tasks.CleanUp, tasks.FinalZarr):
+    for rule in (tasks.Train, tasks.Adjust, tasks.CleanUp):
         for task in of(rule, piece="south"):
             publish(task, task.marker())
     with pytest.raises(

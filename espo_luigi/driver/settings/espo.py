@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +24,13 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.interface import core
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.errors import ALIKE, ConfigurationError, SizingError, nearest, problems_in, unknown
+from espo_luigi.errors import ALIKE, FORMER_RULES, ConfigurationError, SizingError, nearest, problems_in, unknown
 from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER, Site
+
+logger = logging.getLogger(__name__)
 
 Section = tuple[tuple[str, str], ...]
 
@@ -209,6 +212,15 @@ def check_names() -> None:
     """
     if problems := list(_problems()):
         raise ConfigurationError(problems_in("luigi.cfg", problems))
+    for name in get_config().sections():
+        if name in FORMER_RULES and name not in Register.task_names():
+            _tell_of_former(name)
+
+
+@functools.cache  # once
+def _tell_of_former(name: str) -> None:
+    rules = " and ".join(f"[{rule}]" for rule in FORMER_RULES[name])
+    logger.warning("`[%s]`%s has no effect: that rule has gone, and %s has its work", name, _place(name), rules)
 
 
 def check_packages() -> None:
@@ -222,7 +234,8 @@ def check_packages() -> None:
 
 def _problems() -> Iterator[str]:
     configuration, ours = get_config(), _our_classes()
-    registered, folded = {*Register.task_names(), _OF_LUIGI}, {name.casefold(): name for name in sorted(ours)}
+    registered = {*Register.task_names(), *FORMER_RULES, _OF_LUIGI}
+    folded = {name.casefold(): name for name in sorted(ours)}
     for section in configuration.sections():
         if section in ours:
             # All sections have the keys of [DEFAULT].

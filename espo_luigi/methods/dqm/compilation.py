@@ -23,7 +23,7 @@ from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.methods.mbcn.transform import Univariate, adjust, plan
 from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.chunks import concat
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
@@ -100,7 +100,7 @@ def _use() -> None:
         reference, historical, group=windows, xclim_train_args=multiplied, adapt_freq={"thresh": "1 mm d-1"}, **asked
     )
     blocks.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
-    pool = concat([historical, reference], "realization").assign_coords(realization=["one", "other"])
+    pool = join([historical, reference], "realization").assign_coords(realization=["one", "other"])
     asked |= {
         "group": windows | {"add_dims": ["realization"]},
         "xclim_train_args": multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},

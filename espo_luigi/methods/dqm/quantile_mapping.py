@@ -412,6 +412,7 @@ def adjust(
     kind: str,
     skips_zeros: bool = False,
     adaptation: Adaptation | None = None,
+    traced: np.ndarray | None = None,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adjust a simulation (cell, time) with its training; the first result has the simulation's type and shape.
@@ -421,13 +422,15 @@ def adjust(
     Scaling, LOESS trend of the windowed means, nearest factor within the plan's reach, constant extrapolation
     (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
     of a pool (cell, member, time) share a trend, that of the mean over them. ``skips_zeros`` is xsdba's
-    ``mult_skip_zeros``.
+    ``mult_skip_zeros``. If ``traced`` is given, it is filled with the values before scaling, scaled values, trends,
+    anomalies and factors: (5, cell, member, time).
     """
     adjusted = np.empty(simulation.shape, simulation.dtype)
     shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
     members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
     marks = np.zeros(shape, np.uint8)
     more = adaptation or Adaptation.none(training.factors.dtype)
+    nowhere = np.empty((5, 0, 0, 0)) if traced is None else traced
 
     def kernel(cells: slice) -> None:
         part = Training(training.factors[cells], training.historical_quantiles[cells], training.scaling[cells])
@@ -447,6 +450,7 @@ def adjust(
             more.seeds[cells],
             out[cells],
             marks[cells],
+            nowhere[:, cells],
         )
 
     run_by_cells(kernel, len(simulation), threads)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.methods.base import Step
-from espo_luigi.methods.dqm import ranking
-from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
-from espo_luigi.methods.dqm.kernels.adjusting import trace_cell
-from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training, settle_ties
+from espo_luigi.methods.dqm import quantile_mapping, ranking
+from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training
 from espo_luigi.methods.dqm.ranking import RankPlan
 
 
@@ -31,45 +29,31 @@ def steps_of_day(
     a single cell. `levels` are those of the quantiles, from 0 to 1. The other arguments are those of `adjust`.
     """
     more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
-    adapted = _adapted(simulation, plan, more)
-    scaled, traced = np.empty_like(adapted), np.empty((3, adapted.shape[-1]))
-    nearest = settle_ties(training, own_day=plan.reach > 1)
-    arrays = training.factors, nearest, training.historical_quantiles, training.scaling
-    trace_cell(adapted, *arrays, plan, times, skips_zeros, member, scaled, *traced)
-    trend, anomaly, factor = (float(series[step]) for series in traced)
-    row, before = int(plan.scaling_rows[step]), adapted[member, step]
+    traced, how = np.empty((5, 1, *simulation.shape)), {"kind": kind, "skips_zeros": skips_zeros, "adaptation": more}
+    adjusted, _ = quantile_mapping.adjust(simulation[np.newaxis], training, plan, traced=traced, **how)
+    before, scaled, trend, anomaly, factor = (float(one[0, member, step]) for one in traced)
+    row = int(plan.scaling_rows[step])
     day, scaling = f"day {row + 1} of the year", float(training.scaling[0, row])
-    how = f"× {scaling:.4g}" if times else f"{scaling:+.4g} {units}"
+    scaled_by = f"× {scaling:.4g}" if times else f"{scaling:+.4g} {units}"
     place, quantile = _quantile(anomaly, training.historical_quantiles[0, row], day)
-    unit, value = ("1", anomaly * factor * trend) if times else (units, anomaly + factor + trend)
+    unit = "1" if times else units
     searched = "quantiles of this day of the year" if plan.reach > 1 else "quantiles and days of the year"
-    result, said = float(simulation.dtype.type(value)), f"anomaly {'× factor ×' if times else '+ factor +'} trend."
+    said = f"anomaly {'× factor ×' if times else '+ factor +'} trend."
     if _is_above(before, more, row):
-        result, said = float(before), _kept(more, row, units)
+        said = _kept(more, row, units)
     return [
         *_made_wet(before, simulation[member, step], more, units),
-        Step("scaled", float(scaled[member, step]), units, f"{how}, the scaling of {day}."),
+        Step("scaled", scaled, units, f"{scaled_by}, the scaling of {day}."),
         Step("trend", trend, units, "LOESS over the years, of the scaled series' means around this day of the year."),
         Step("anomaly", anomaly, unit, "Divided by the trend." if times else "Without the trend."),
         Step("quantile", float(levels[place]), "1", quantile),
         Step("factor", factor, unit, f"That of the nearest point among the training's {searched}."),
-        Step("result", result, units, said),
+        Step("result", float(adjusted[0, member, step]), units, said),
     ]
 
 
 def _kept(more: Adaptation, row: int, units: str) -> str:
     return f"Above the limit {more.limits[0, row]:.4g} {units}: the value stays as the model has it."
-
-
-def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> np.ndarray:
-    """The members with dry days made wet, as the training asks."""
-    if not more.shares.pth.size:
-        return simulation
-    out, threshold = np.empty_like(simulation), simulation.dtype.type(more.threshold)
-    for member, series in enumerate(simulation):
-        shares = [np.ascontiguousarray(share[0, :, member]) for share in more.shares]
-        adapt_simulation(series, plan, threshold, more.nearby, *shares, more.seeds[0, member], out[member])
-    return out
 
 
 def _quantile(anomaly: float, quantiles: np.ndarray, day: str) -> tuple[int, str]:
@@ -99,11 +83,8 @@ def steps_by_rank(
     adaptation: Adaptation | None = None,
 ) -> list[Step]:
     """Return what `ranking.adjust` does to one value; arguments are those, and of `steps_of_day`."""
-    more, times, traced = (
-        adaptation or Adaptation.none(simulation.dtype),
-        kind == "*",
-        np.empty((3, 1, *simulation.shape)),
-    )
+    more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
+    traced = np.empty((3, 1, *simulation.shape))
     adjusted, _ = ranking.adjust(
         simulation[np.newaxis], factors, levels, plans, kind=kind, adaptation=more, traced=traced
     )
@@ -132,7 +113,7 @@ def _made_wet(before: float, given: float, more: Adaptation, units: str) -> list
     if not more.shares.pth.size:
         return []
     said = "A dry day, which the adaptation of frequencies made wet." if before != given else "Not made wet."
-    return [Step("made wet", float(before), units, said)]
+    return [Step("made wet", before, units, said)]
 
 
 def _is_above(value: float, more: Adaptation, row: int) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import REALIZATION, concat
+from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.diagnose import yearly
 from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
 from espo_luigi.science.diagnose.yearly import SEASONS, Days, Period, correlation, deviation, ratio
@@ -361,7 +361,7 @@ def yearly_sums(
         for name, ds in inside.items()
     }
     years = np.arange(period[0], period[1] + 1)
-    joined: xr.Dataset = concat(sums_of_sources.values(), "source")
+    joined: xr.Dataset = join(sums_of_sources.values(), "source")
     return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
@@ -462,10 +462,10 @@ def compare_aspects(
     ----------
     Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
     """
-    members: xr.Dataset = concat((member.load() for member in sums), REALIZATION, combine_attrs="override")
+    members: xr.Dataset = join((member.load() for member in sums), REALIZATION)
     random = cell_generator(seed, "years", 0)
     names = [name for name in known if name in members]
-    compared: xr.Dataset = concat((_compared(known[name], members, random) for name in names), "aspect")
+    compared: xr.Dataset = join((_compared(known[name], members, random) for name in names), "aspect")
     calibrated = [known[name].is_calibrated(adjusted) for name in names]
     texts = {
         "long_name": [known[name].long_name for name in names],

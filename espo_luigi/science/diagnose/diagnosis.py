@@ -12,10 +12,11 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
-from espo_luigi.science.chunks import concat, rechunk
+from espo_luigi.science.chunks import join, rechunk
 from espo_luigi.science.diagnose.definitions import Step
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
-from espo_luigi.science.extract.dataset import subset_box
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.units import in_units, without_idle_metadata
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Datas
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = concat(fractions, _labels("properties", names))
+    da = join(fractions, _labels("properties", names))
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
     return with_level(out, scen_measures.attrs, "diag-improved")
 
@@ -119,7 +120,7 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     names = list(first.data_vars)
     rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
     columns = _labels("properties", names)
-    table: xr.DataArray = concat((concat(row, columns) for row in rows), _labels("realization", measured))
+    table: xr.DataArray = join((join(row, columns) for row in rows), _labels("realization", measured))
     low, high = table.min("realization"), table.max("realization")
     scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(
         "realization", ...
@@ -207,7 +208,7 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
 
 def blocks(part: xr.Dataset) -> dict[str, int]:
     """Return the chunks for computing properties: whole series of some rows."""
-    y, x = stack.horizontal_dims(part)
+    y, x = horizontal_dims(part)
     return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
 
 
@@ -247,21 +248,3 @@ def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: A
     near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **options)
     loaded = rechunk(near, blocks(near)).persist()
     return regrid.regrid(loaded, grid, **options, chunks=blocks(grid)).where(has_data)
-
-
-def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
-    """Return maps of a part of a grid on the whole grid, NaN elsewhere; lazy.
-
-    Raises
-    ------
-    DataError
-        If a row or a column is not in the grid.
-    """
-    for name in stack.horizontal_dims(grid):
-        if strange := np.setdiff1d(part[name], grid[name]).size:
-            raise DataError(
-                f"{strange} of {part.sizes[name]} values of {name} are not in the grid of "
-                f"{grid.sizes[name]}: both must be the same grid, to the last digit."
-            )
-    y, x = stack.horizontal_dims(grid)
-    return part.reindex({y: grid[y], x: grid[x]}).assign_coords(grid.coords)

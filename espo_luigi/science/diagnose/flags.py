@@ -20,8 +20,7 @@ import xarray as xr
 
 from espo_luigi.science.calendar import day_of
 from espo_luigi.science.choices import FLAGS, Flag
-from espo_luigi.science.grid import cells_in, cut_to
-from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable
 from espo_luigi.science.variables import variable as row_of
@@ -127,7 +126,7 @@ def default_threshold(flag: str) -> str | None:
 
 
 def _worst(values: xr.DataArray, side: str, threshold: float) -> dict[str, Any]:
-    y, x = horizontal_dims(values.to_dataset(name="values"))
+    y, x = horizontal_dims(values)
     sign = 1.0 if side == "above" else -1.0
     data = dask.array.asarray(sign * values.transpose("time", y, x).data)
     ranked = dask.array.where(dask.array.isnan(data), -np.inf, data)

@@ -22,7 +22,7 @@ from espo_luigi.science.choices import CHECKS, LAND_FLAG
 from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
-from espo_luigi.science.grid import cells_in, cut_to
+from espo_luigi.science.geometry.cells import cells_in, cut_to
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def health_checks(
     ----------
     scopes
         Further sets of checks, by name, each of a part of the grid: `lon_bnds` and `lat_bnds`, or `shape` (polygons),
-        as `espo_luigi.science.grid.cells_in` takes them, and any of the arguments for the whole.
+        as `espo_luigi.science.geometry.cells.cells_in` takes them, and any of the arguments for the whole.
     land, allowed_gaps
         The reference's land cells, boolean (y, x), of which no more than so many may be NaN on all days of a chunk of
         time: the flag {variable}_land_cells_without_data, and the check `land`.

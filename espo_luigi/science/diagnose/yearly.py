@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import concat
+from espo_luigi.science.chunks import join
 from espo_luigi.science.units import convert_to, is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
@@ -278,7 +278,7 @@ def compare(
     described = {
         name: _described(ds.compute(), period, chosen if name in years else None, table) for name, ds in sources.items()
     }
-    joined: xr.Dataset = concat(described.values(), "source", join="outer", combine_attrs="override")
+    joined: xr.Dataset = join(described.values(), "source", join="outer")
     text = " to ".join(f"{begin}-{end}" for begin, end in chosen)
     return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
 

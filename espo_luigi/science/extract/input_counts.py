@@ -15,7 +15,6 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, wanted_days
 from espo_luigi.science.units import convert_to
@@ -195,7 +194,7 @@ def _crossed_problems(crossed: _Crossed) -> Iterator[Problem]:
         f"days in {cells} cell(s), and on {of_cell.max():.1%} of the days of the worst cell, here; expected at most "
         f"{CROSSED:.0%} of the values and of the cells, and {CROSSED_IN_A_CELL:.0%} of a cell's days{guess}"
     )
-    kind: InputProblem = "crossed_temperatures" if is_wrong else "tasmax_below_tasmin"
+    kind: str = "crossed_temperatures" if is_wrong else "tasmax_below_tasmin"
     found = raw.problem(kind, message, int(raw.days.min()), int(crossed.met.sum()))
     yield in_cell(found, raw, first_cell(raw, -of_cell))
 

@@ -14,18 +14,16 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, day_of
-from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.limits import DAILY
 from espo_luigi.science.variables import Variable, variable
-
-# The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
-DAILY = 0.6
 
 
 @dataclass(frozen=True)
 class Problem:
     """A line of the table: a problem with a variable of a file, its count, and its first or worst place."""
 
-    kind: InputProblem
+    kind: str
+    """Of `INPUT_PROBLEMS`."""
     message: str
     file: str = ""
     variable: str = ""
@@ -88,7 +86,7 @@ class RawSeries:
         places = f", at {gaps} places" if gaps > 1 else ""
         return f"{count} days are missing from {self.day(first)} to {self.day(last)}{places}"
 
-    def problem(self, kind: InputProblem, message: str, day: int, count: int) -> Problem:
+    def problem(self, kind: str, message: str, day: int, count: int) -> Problem:
         """Return a problem of this series that begins on a day."""
         return Problem(kind, message, self.file, self.name, self.day(day), count=count)
 
@@ -168,7 +166,7 @@ def day_problems(raw: RawSeries) -> list[Problem]:
     lacked = raw.lacked(in_order[0], in_order[-1])
     gaps = lacked[np.diff(lacked, prepend=-2) > 1]
     absent = raw.missing(lacked.size, lacked[0], lacked[-1], gaps.size) if lacked.size else ""
-    found: list[tuple[InputProblem, str, np.ndarray, int]] = [
+    found: list[tuple[str, str, np.ndarray, int]] = [
         ("days_out_of_order", back_from, back, back.size),
         ("double_days", "days are there more than once, the first of them this one", double, double.size),
         ("missing_days", absent, gaps, lacked.size),

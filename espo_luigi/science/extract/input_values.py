@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import FLAGS, InputProblem
+from espo_luigi.science.choices import FLAGS
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
@@ -98,7 +98,7 @@ class _Tallies:
     """All tallies, by kind and file."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[InputProblem, str, str], _Tally] = {}
+        self.found: dict[tuple[str, str, str], _Tally] = {}
         self.unreadable: dict[str, Problem] = {}
         self.fills = Fills()
         # By file and variable, the lowest and the highest value, and how many values there are.
@@ -114,7 +114,7 @@ class _Tallies:
         held = [self.ranges[raw.file, raw.name] for raw in files if (raw.file, raw.name) in self.ranges]
         return min((r[0] for r in held), default=0.0), max((r[1] for r in held), default=0.0), sum(r[2] for r in held)
 
-    def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
+    def of(self, kind: str, raw: RawSeries) -> _Tally:
         return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
 
 
@@ -389,7 +389,7 @@ def _look_inside(block: Block, inside: np.ndarray, limits: Limits | None, tallie
         _look_at_range(replace(block, values=np.where(of_tile, block.values, np.nan)), limits, tallies)
 
 
-def _add_outside(kind: InputProblem, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:
+def _add_outside(kind: str, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:
     low, high = block.extremes
     outside = (low < limits[0]) | (high > limits[1])
     if not outside.any():
@@ -420,7 +420,7 @@ def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     return values if places.size == len(values) and (np.diff(places) == 1).all() else values[places]
 
 
-def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) -> Problem:
+def _problem(kind: str, tally: _Tally, limits: Mapping[str, Limits]) -> Problem:
     raw, first = tally.raw, min(tally.days)
     if kind in ("maps_without_data", "constant_maps"):
         message = f"{len(tally.days)} map(s), the first of them on this day"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import xarray as xr
 
-from espo_luigi.errors import DataError
 from espo_luigi.science.choices import NEEDED_FOR, Consistency
+from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
 
@@ -107,13 +107,8 @@ def _together(**variables: xr.DataArray) -> xr.Dataset:
     """The variables in a dataset: xarray's arithmetic would silently drop the days that some of them lack."""
     # Datasets: the attributes of arrays would become those of the whole.
     named = [variable.to_dataset(name=name) for name, variable in variables.items()]
-    try:
-        return xr.merge(named, join="exact", compat="equals", combine_attrs="drop_conflicts")
-    except (ValueError, xr.MergeError) as error:
-        raise DataError(
-            f"{', '.join(variables)} have different coordinates; expected the same days and cells. Make the one that "
-            f"is out of date again. ({error})"
-        ) from error
+    whole: xr.Dataset = join(named, attributes="drop_conflicts", what=", ".join(variables))
+    return whole
 
 
 def _described(values: xr.DataArray, like: xr.DataArray, history: str) -> xr.DataArray:

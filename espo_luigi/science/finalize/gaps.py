@@ -14,12 +14,14 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.chunks import REALIZATION, concat
+from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.quality import is_flags
-from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
+from espo_luigi.science.stack import INCOMPLETE_CELLS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 
 logger = logging.getLogger(__name__)
@@ -34,14 +36,12 @@ DAYS_OF_A_GAP = 360
 # impossible where the configuration lets them through.
 LET_THROUGH = "espo_luigi_input_problems"
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
-# The problems of raw files after which a scenario may lack values on land.
-_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
 
 _TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
-    "this region in paths.tmpdir (cleaned_up, adjusted, regchunked, regridded, extracted), and run again"
+    "this region in paths.tmpdir (cleaned_up, adjusted, regridded, extracted), and run again"
 )
 
 
@@ -93,7 +93,7 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     if all(land[y].equals(lands[0][y]) for land in lands):
         joined = reduce(operator.or_, lands)
     else:
-        joined = concat(lands, y, combine_attrs="drop")
+        joined = join(lands, y, "drop")
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 
@@ -205,7 +205,7 @@ def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> 
     # Temperatures are made of each other.
     of = _TEMPERATURES if name in _TEMPERATURES else (name,)
     is_told = (
-        any(f"{kind} of {one} (" in told for kind in _LEAVE_GAPS for one in of)
+        any(f"{name} of {one} (" in told for name, kind in INPUT_PROBLEMS.items() if kind.leaves_gaps for one in of)
         or REPAIRS in attrs
         or INSERTED_DAYS in attrs
     )

@@ -15,7 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import quality
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
-from espo_luigi.science.chunks import is_lazy, rechunk
+from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.derivations import with_derived
 from espo_luigi.science.extract.dataset import dates
 from espo_luigi.science.finalize.consistency import consistent
@@ -29,7 +29,8 @@ from espo_luigi.science.finalize.gaps import (
 )
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
-from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan, with_shared_counts
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan, with_shared_counts
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 
@@ -108,7 +109,7 @@ def finish(
     Parameters
     ----------
     adjusted
-        Variables (time, loc), or maps if `land` is None, as `merged` returns several.
+        Variables (time, loc), or maps if `land` is None, as `join` makes of several.
     land
         Where the product has values. None takes maps as they are, and looks for no gaps.
     chunks
@@ -260,7 +261,7 @@ def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
     """Return the variables of a simulation's products as one dataset; raises `DataError` if coordinates differ."""
     if isinstance(products, xr.Dataset):
         return products
-    whole = merged(products)
+    whole = join(products, attributes="drop_conflicts", what=f"The products {[series_of(one) for one in products]}")
     gaps = max(int(one.attrs.get(CELLS_WITHOUT_DATA, 0)) for one in products)
     return _with_gaps(whole, gaps)
 
@@ -322,58 +323,27 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
         When regions are not in order, overlap, or differ in time, longitude or variables.
     """
     parts = with_shared_counts(parts)
-    y, x = horizontal_dims(parts[0])
-    for index, part in enumerate(parts[1:], 2):
-        _check_same_axes(parts[0], part, index, ("time", x))
+    y, _ = horizontal_dims(parts[0])
     ordered = list(parts) if ascending(parts[0], y) else list(parts)[::-1]
     _check_order([np.asarray(part[y].values) for part in ordered], y)
-    joined = xr.concat(
-        ordered, dim=y, data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
-    )
-    out = _with_attrs(joined, {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+    attrs = {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level}
+    out = _with_attrs(join(ordered, y, what="Regions"), attrs)
     out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
     for count in (EXTRAPOLATED_CELLS, IMPOSSIBLE_VALUES):
         if any(count in part.attrs for part in parts):
             out.attrs[count] = sum(int(part.attrs.get(count, 0)) for part in parts)
     for name in out.coords:
-        out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
+        told = [part[name].attrs for part in parts if name in part.coords]
+        known = {key: value for of in told for key, value in of.items() if key != ORIGINAL_SHAPE}
+        agreed = {key for key, value in known.items() if all(np.array_equal(of.get(key, value), value) for of in told)}
+        out[name].attrs = {key: value for key, value in known.items() if key in agreed}
     return out
-
-
-def _without_conflicts(attrs: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Merge attributes, dropping those with several values, and the shape of the grid that was stacked."""
-    merged: dict[str, object] = {}
-    conflicts = {ORIGINAL_SHAPE}
-    for of_part in attrs:
-        conflicts |= {name for name, value in of_part.items() if name in merged and not _equal(merged[name], value)}
-        merged |= of_part
-    return {name: value for name, value in merged.items() if name not in conflicts}
-
-
-def _equal(one: object, other: object) -> bool:
-    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
 
 
 def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:
     out = ds.copy(deep=False)
     out.attrs = dict(attrs)
     return out
-
-
-def merged(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Return the variables of several datasets as one, with the attributes on which they agree; lazy.
-
-    Raises
-    ------
-    DataError
-        If coordinates differ.
-    """
-    try:
-        whole = xr.merge(adjusted, join="exact", compat="equals", combine_attrs="drop_conflicts")
-    except (ValueError, xr.MergeError) as err:
-        names = [series_of(ds) for ds in adjusted]
-        raise DataError(f"The adjusted variables {names} cannot be merged: their coordinates differ. {err}") from err
-    return _with_attrs(whole, {key: value for key, value in whole.attrs.items() if key != "cat:variable"})
 
 
 def _with_consistent(ds: xr.Dataset, how: Consistency) -> xr.Dataset:
@@ -405,26 +375,6 @@ def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> 
                 "add_attrs names %r, which the product does not have (%s): ignored.", name, list(out.variables)
             )
     return out
-
-
-def _check_same_axes(first: xr.Dataset, part: xr.Dataset, index: int, dims: Sequence[str]) -> None:
-    for dim in dims:
-        if (dim in first) != (dim in part) or (dim in first and not first.indexes[dim].equals(part.indexes[dim])):
-            raise DataError(
-                f"Region {index} has another {dim} axis than region 1: {_span(part, dim)} against {_span(first, dim)}. "
-                f"Regions of one simulation must share it; make the one that is out of date again."
-            )
-    if set(first.data_vars) != set(part.data_vars):
-        raise DataError(
-            f"Region {index} has the variables {list(part.data_vars)}, region 1 has {list(first.data_vars)}."
-        )
-
-
-def _span(ds: xr.Dataset, dim: str) -> str:
-    if dim not in ds.indexes or not ds.sizes[dim]:
-        return "none"
-    axis = ds.indexes[dim]
-    return f"{axis.size} values from {axis[0]} to {axis[-1]}"
 
 
 def ascending(ds: xr.Dataset, y: str) -> bool:

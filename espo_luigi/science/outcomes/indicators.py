@@ -30,7 +30,7 @@ from dask.core import flatten
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
 from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
-from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, concat, is_lazy, rechunk, rechunk_variable
+from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
@@ -196,7 +196,7 @@ def compute_indicators(
     first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
     chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
     made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
-    return {freq: concat((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
+    return {freq: join((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
 
 
 def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: int) -> dict[str, xr.Dataset]:

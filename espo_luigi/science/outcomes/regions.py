@@ -16,14 +16,13 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.boxes import Box
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
-from espo_luigi.science.grid import extent
+from espo_luigi.science.geometry.boxes import Box
+from espo_luigi.science.geometry.cells import extent, horizontal_dims
+from espo_luigi.science.geometry.polygons import check_crossings, read_polygons
 from espo_luigi.science.outcomes.natures import means_of
-from espo_luigi.science.polygons import check_crossings, read_polygons
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.sphere import unit_vectors
-from espo_luigi.science.stack import horizontal_dims
 
 # Edges of polygons are straight in degrees; pieces of this length are straight on the sine of latitude, too. Parts of a
 # polygon with more vertices are cut. So many cells are outlined at a time.

@@ -103,6 +103,16 @@ def test_several_classes_of_projects_for_the_driver_do_not_hide_its_section(tmp_
     assert line.startswith("- `[espo] work_dir` (luigi.cfg:2): unknown key; did you mean workdir?")
 
 
+def test_a_section_of_a_rule_that_has_gone_is_told_once_with_the_rules_that_do_its_work(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    get_config().read_dict({"Rechunk": {"memory": "2GB"}})
+    check_names()
+    check_names()
+    said = "`[Rechunk]` has no effect: that rule has gone, and [Regrid] has its work"
+    assert log.messages == [said]
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_of_a_section_is_known(section: str) -> None:
     get_config().read_dict({section: {name: "" for name, _ in SECTIONS[section].get_params()}})

@@ -18,6 +18,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
+from espo_luigi.science.geometry.cutting import spread_over
 
 BOX = {"name": "Atlas", "lat_bnds": (46.0, 49.0), "lon_bnds": (-75.0, -70.0), "tile_buffer": 1.5}
 KWARGS = {"method": "bilinear", "extrap_method": "inverse_dist"}
@@ -212,10 +213,10 @@ def test_measures_are_xsdba_s(found):
 def test_what_covers_a_part_of_the_domain_is_spread_over_all_of_it(domain):
     grid = stack.grid_of(domain)
     part = domain.isel(rlat=slice(2, None), rlon=slice(None, -3))
-    spread = diagnosis.spread_over(part.chunk(), grid)
+    spread = spread_over(part.chunk(), grid)
     assert dask.is_dask_collection(spread.tasmax.data)
     xr.testing.assert_identical(spread.isel(rlat=slice(2, None), rlon=slice(None, -3)).compute(), part)
     assert spread.tasmax.isel(rlat=slice(2)).isnull().all() and spread.tasmax.isel(rlon=slice(-3, None)).isnull().all()
     xr.testing.assert_identical(spread.lat, grid.lat)
     with pytest.raises(DataError, match="1 of 1 values of rlat are not in the grid"):
-        diagnosis.spread_over(part.isel(rlat=[0]).assign_coords(rlat=[9.0]), grid)
+        spread_over(part.isel(rlat=[0]).assign_coords(rlat=[9.0]), grid)

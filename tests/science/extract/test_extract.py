@@ -13,7 +13,8 @@ import xarray as xr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.extract.dataset import beyond_the_grid, extract, subset_box
+from espo_luigi.science.extract.dataset import extract
+from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_box
 
 ALL = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
 GLOBE_LON = np.arange(0.0, 360.0, 7.5)

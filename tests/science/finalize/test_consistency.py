@@ -157,5 +157,5 @@ def test_blocks_of_any_size_give_the_same_lazily() -> None:
 @pytest.mark.parametrize("other", [{"time": slice(1, None)}, {"loc": slice(None, None, -1)}])
 def test_variables_with_different_days_or_cells_are_refused(other: dict[str, slice]) -> None:
     tasmax, tasmin = pair()
-    with pytest.raises(DataError, match="tasmax, tasmin have different coordinates"):
+    with pytest.raises(DataError, match="tasmax, tasmin have different days, cells"):
         swap_inversions(tasmax, tasmin.isel(other))

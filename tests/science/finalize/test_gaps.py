@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.health import health_checks
-from espo_luigi.science.extract.dataset import cells_inside, subset_box
 from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
     IMPOSSIBLE_VALUES,
@@ -23,7 +23,8 @@ from espo_luigi.science.finalize.gaps import (
     with_incomplete_cells,
     with_possible_values,
 )
-from espo_luigi.science.finalize.scenario import Land, Treatment, concatenate, finish, merged
+from espo_luigi.science.finalize.scenario import Land, Treatment, concatenate, finish
+from espo_luigi.science.geometry.cutting import cells_inside, subset_box
 from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
 
@@ -143,7 +144,7 @@ def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:
 def clean_up(ds: xr.Dataset, mask: bool = False) -> xr.Dataset:
     land = Land(land_of(scenario()), grid_of(scenario()))
     return finish(
-        merged(adjusted(ds)),
+        join(adjusted(ds), attributes="drop_conflicts", what="The adjusted variables"),
         treatment=Treatment(to_level="x"),
         land=land,
         chunks=CHUNKS,

@@ -6,7 +6,7 @@ import xarray as xr
 from tg_ensemble import FOLDER, opened
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.boxes import Box
+from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.outcomes.climatology import by_year, climatology
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.ensemble import agreement, join, present, statistics, variability, weigh

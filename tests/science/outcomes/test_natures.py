@@ -16,7 +16,7 @@ from xclim.core.calendar import convert_doy
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.report.changes import domain_means
-from espo_luigi.science.boxes import Box
+from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.outcomes import ensemble
 from espo_luigi.science.outcomes.climatology import by_year, climatology, least_years
 from espo_luigi.science.outcomes.delta import delta

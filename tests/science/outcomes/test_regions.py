@@ -13,7 +13,7 @@ import xarray as xr
 from tg_ensemble import BOX, FOLDER, opened_whole
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.boxes import Box
+from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"

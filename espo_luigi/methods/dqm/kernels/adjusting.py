@@ -282,6 +282,14 @@ def put_back(anomalies, factors, firsts, trends, multiplicative, out):
 
 
 @inlined
+def trace(firsts, size, found, traced):
+    """Keep trends, anomalies and factors (year, day) of successive days; each year's first is at ``firsts``."""
+    for number in range(3):
+        for year in range(firsts.size):
+            copy_to(traced[number, firsts[year] : firsts[year] + size], found[number][year, :size])
+
+
+@inlined
 def adjust_run(
     scaled,
     means,
@@ -296,10 +304,11 @@ def adjust_run(
     skips_zeros,
     out,
     marks,
+    traced,
 ):
     """Adjust the days of a run, a block of days of year at a time; members (member, time) share their trends.
 
-    ``marks`` (member, time) get the bit of extrapolated days.
+    ``marks`` (member, time) get the bit of extrapolated days. ``traced`` (5, cell, member, time) has a cell or none.
     """
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
@@ -314,6 +323,8 @@ def adjust_run(
             mark_beyond(anomalies, lowest, highest, centres + start, marks[member])
             find_factors(anomalies, rows, tables, factors)
             put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out[member])
+            if traced.shape[1] > 0:
+                trace(centres + start, size, (trends, anomalies, factors), traced[2:, 0, member])
 
 
 @inlined
@@ -350,11 +361,14 @@ def adjust_cells(
     seeds,
     out,
     marks,
+    traced,
 ):
     """Adjust the members (cell, member, time) of each cell; scratch is per call, little more than the members' series.
 
     Frequencies are adapted, ``nearby`` or not, if ``shares`` (see `Shares`) have cells; tails are kept if ``limits``
-    (cell, day) do. ``marks`` (cell, member, time) get the bits of days made wet, extrapolated and limited.
+    (cell, day) do. ``marks`` (cell, member, time) get the bits of days made wet, extrapolated and limited. Where
+    ``traced`` (5, cell, member, time) has cells, it is filled with the values before scaling, scaled values, trends,
+    anomalies and factors.
     """
     members, n_times = simulation.shape[1], simulation.shape[2]
     half = plan.window // 2
@@ -383,6 +397,9 @@ def adjust_cells(
                 series = adapted
                 mark_wet(simulation[cell, member], adapted[member], marks[cell, member])
             scale_series(series[member], scaling[cell], plan.scaling_rows, multiplicative, scaled[member])
+            if traced.shape[1] > 0:
+                copy_to(traced[0, cell, member], series[member])
+                copy_to(traced[1, cell, member], scaled[member])
         complete = pool_means(scaled, half, plan.window, padded, means)
         for run in range(plan.run_groups.size):
             centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
@@ -400,53 +417,8 @@ def adjust_cells(
                 skips_zeros,
                 out[cell],
                 marks[cell],
+                traced[:, cell : cell + 1],
             )
         if limits.shape[0] > 0:
             for member in range(members):
                 keep_tails(series[member], limits[cell], plan.scaling_rows, out[cell, member], marks[cell, member])
-
-
-@compiled
-def trace_cell(
-    series,
-    factors,
-    nearest,
-    historical_quantiles,
-    scaling,
-    plan,
-    multiplicative,
-    skips_zeros,
-    member,
-    scaled,
-    trends,
-    anomalies,
-    found,
-):
-    """Fill ``scaled`` (member, time), and the trends, anomalies and factors (time) by which a member is adjusted.
-
-    The training's arrays have a single cell; ``series`` (member, time) has its dry days adapted.
-    """
-    n_times = series.shape[1]
-    half = plan.window // 2
-    tables = empty_tables(factors, historical_quantiles, plan.reach)
-    fill_tables(factors[0], nearest[0], historical_quantiles[0], tables)
-    means = np.empty(n_times, dtype=series.dtype)
-    padded = np.empty(n_times + 2 * half, dtype=series.dtype)
-    for other in range(series.shape[0]):
-        scale_series(series[other], scaling[0], plan.scaling_rows, multiplicative, scaled[other])
-    complete = pool_means(scaled, half, plan.window, padded, means)
-    for run in range(plan.run_groups.size):
-        centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
-        block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
-        of_trend, of_anomaly, of_factor = np.empty((3, centres.size, BLOCK))
-        for start in range(0, plan.run_groups[run], BLOCK):
-            size = min(BLOCK, plan.run_groups[run] - start)
-            rows = plan.table_rows[plan.run_first[run] + start : plan.run_first[run] + start + size]
-            block_trends(means, centres + start, plan, plan.run_kinds[run], complete, block, of_trend)
-            remove_trends(scaled[member], centres + start, of_trend, multiplicative, skips_zeros, of_anomaly[:, :size])
-            find_factors(of_anomaly, rows, tables, of_factor)
-            for year in range(centres.size):
-                first = centres[year] + start
-                trends[first : first + size] = of_trend[year, :size]
-                anomalies[first : first + size] = of_anomaly[year, :size]
-                found[first : first + size] = of_factor[year, :size]

@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.path import Path as Polygon
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.outline import cut_to_outline, inside, outline
+from espo_luigi.science.geometry.cells import cut_to_outline, in_outline, outline
 
 ROWS, COLUMNS = 23, 31
 
@@ -72,7 +72,7 @@ def test_a_point_is_inside_exactly_if_great_circles_around_some_cell_enclose_it(
     grid, (lat, lon) = domain(*PLACES[place]), everywhere()
     expected = in_cells(vectors(*corners_of(*PLACES[place])), vectors(lat, lon))
     assert 0.07 < expected.mean() < 0.1
-    np.testing.assert_array_equal(inside(outline(grid.lat, grid.lon), lat, lon), expected)
+    np.testing.assert_array_equal(in_outline(outline(grid.lat, grid.lon), lat, lon), expected)
 
 
 def test_the_outline_of_all_cells_is_matplotlibs_polygon_on_a_map() -> None:
@@ -85,7 +85,7 @@ def test_the_outline_of_all_cells_is_matplotlibs_polygon_on_a_map() -> None:
     near = np.random.default_rng(1)
     points = np.stack([near.uniform(-179, -15, 5000), near.uniform(10, 85, 5000)], axis=1)
     polygon = Polygon([(lon[place], lat[place]) for place in around])
-    found = inside(border, xr.DataArray(points[:, 1], dims="p"), xr.DataArray(points[:, 0], dims="p"))
+    found = in_outline(border, xr.DataArray(points[:, 1], dims="p"), xr.DataArray(points[:, 0], dims="p"))
     # A straight line on the map lies a little beside the great circle.
     assert (found.values != polygon.contains_points(points)).mean() < 0.005 < found.mean() < 0.9
 
@@ -117,7 +117,7 @@ def turned() -> xr.Dataset:
 def test_cells_outside_of_the_outline_are_nan_and_keep_their_coordinates() -> None:
     ds, border = product(), turned()
     cut = cut_to_outline(ds, border)
-    within = inside(border, cut.lat, cut.lon)
+    within = in_outline(border, cut.lat, cut.lon)
     assert 0.2 < float(within.mean()) < 0.9
     np.testing.assert_array_equal(cut.pr.notnull().all("time"), within)
     np.testing.assert_array_equal(cut.pr.where(within), ds.pr.sel(rlat=cut.rlat, rlon=cut.rlon).where(within))
@@ -135,7 +135,7 @@ def test_rows_and_columns_of_a_regular_grid_are_cut_too() -> None:
     grid = domain()
     regular = xr.Dataset(coords={"lat": np.arange(-5.0, 90, 2.5), "lon": np.arange(180.0, 360, 2.5)})
     cut = cut_to_outline(regular.assign(pr=regular.lat + regular.lon), outline(grid.lat, grid.lon))
-    expected = inside(outline(grid.lat, grid.lon), *xr.broadcast(regular.lat, regular.lon))
+    expected = in_outline(outline(grid.lat, grid.lon), *xr.broadcast(regular.lat, regular.lon))
     assert int(cut.pr.count()) == int(expected.sum()) > 500
 
 
@@ -149,9 +149,9 @@ def test_a_point_on_the_level_of_a_corner_is_counted_once() -> None:
     lat, lon = xr.broadcast(xr.DataArray(np.arange(-4.0, 5), dims="y"), xr.DataArray(np.arange(-6.0, 7), dims="x"))
     border = outline(lat, lon)
     points = xr.DataArray(border.lat.values, dims="p")
-    assert not inside(border, points, xr.full_like(points, 20)).any()
-    assert not inside(border, points, xr.full_like(points, -20)).any()
-    assert inside(border, points[abs(points) < 4], xr.zeros_like(points[abs(points) < 4])).all()
+    assert not in_outline(border, points, xr.full_like(points, 20)).any()
+    assert not in_outline(border, points, xr.full_like(points, -20)).any()
+    assert in_outline(border, points[abs(points) < 4], xr.zeros_like(points[abs(points) < 4])).all()
 
 
 def test_domains_that_have_no_outline_are_refused() -> None:
@@ -160,6 +160,6 @@ def test_domains_that_have_no_outline_are_refused() -> None:
         outline(grid.lat[:1], grid.lon[:1])
     lat, lon = xr.broadcast(xr.DataArray(np.arange(-88.0, 89), dims="y"), xr.DataArray(np.arange(0.0, 200), dims="x"))
     with pytest.raises(DataError, match="degrees from its middle; expected 80 at most"):
-        inside(outline(lat, lon), grid.lat, grid.lon)
+        in_outline(outline(lat, lon), grid.lat, grid.lon)
     with pytest.raises(DataError, match="none of 1517 cells lies in the domain"):
         cut_to_outline(product(), outline(-grid.lat - 30, grid.lon + 150))

@@ -27,6 +27,7 @@ from espo_luigi.config.dialects import WITHOUT_EFFECT
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
+from espo_luigi.errors import FORMER_RULES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.methods import xsdba
@@ -94,6 +95,16 @@ def rules() -> str:
             "In the graphs, an arrow leads from a rule to the rule that needs its outputs. Rules in rounded boxes",
             "belong to a different stage.\n",
             *(stage(title, of_stage, found) for title, of_stage in stages.items()),
+            "\n## Rules of ESPO-G that have gone\n",
+            "These rules of ESPO-G only rechunked, moved or packed what other rules had written. The rules that write",
+            "the stores do it now; names of final files are the same.\n",
+            table(
+                ["rule of ESPO-G", "its work is done by"],
+                [
+                    [code(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()), ", ".join(map(code, rules))]
+                    for name, rules in FORMER_RULES.items()
+                ],
+            ),
         ]
     )
 

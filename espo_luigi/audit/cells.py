@@ -320,5 +320,6 @@ def finish(run: RunContext, sim_id: str, cell: Cell, series: Series, only: Seque
     land = next(land for land in lands(run) if land.piece == cell.piece)
     y, x = horizontal_dims(land.grid)
     grid = land.grid.isel({y: [cell.row], x: [cell.column]})
-    product = run.production.product_of_cell(run, sim_id, cell.piece, grid, own.adjusted, only)
+    names = {"sim_id": sim_id, "pool": own.pool, "piece": own.piece}
+    product = run.production.product_of_cell(names, grid, own.adjusted, only)
     return Made(run, sim_id, cell, own, product.isel({y: 0, x: 0}).compute(scheduler="synchronous"))

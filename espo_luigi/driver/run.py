@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from luigi.task import Task, flatten
+from luigi.task import Task, WrapperTask, flatten
 
 from espo_luigi.driver.board import board
 from espo_luigi.driver.scratch import Scratch
@@ -181,7 +181,7 @@ class Run:
                 self._jobs.add(task_id)
             (self._open if runnable else self.failed).add(task_id)
             self._needs[task_id] = needs
-            for needed in needs:
+            for needed in needs if not isinstance(task, WrapperTask) else ():  # which reads nothing
                 self._consumers[needed.task_id].add(task_id)
 
     def use_a_try(self, task: Task) -> bool:
@@ -210,7 +210,7 @@ class Run:
             self._delete_temporary(self.left_over())
 
     def ended(self, task: Task, failure: Failure | None, seconds: float) -> None:
-        """Record the end of `task`, and delete the outputs that only it still needed."""
+        """Record the end of `task`, and delete the outputs that only it still needed, or that nothing needs."""
         self._look_at_scratch([task], ended=True)
         with self._lock:
             if failure is None and task.task_id in self._jobs:
@@ -234,7 +234,7 @@ class Run:
             needs = self._needs.get(task.task_id, ())
             for needed in needs:
                 self._consumers[needed.task_id].discard(task.task_id)
-            done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
+            done_with = [one for one in (*needs, task) if self._is_done_with(one.task_id)]
         if self.covers_everything:
             self._delete_temporary(done_with)
 

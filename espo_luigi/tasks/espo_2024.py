@@ -88,17 +88,11 @@ class Espo2024(Production):
         return super().needed([*only, "tasmin"] if only and self.config.clean_up.problems else only)
 
     def product_of_cell(
-        self,
-        run: RunContext,
-        sim_id: str,
-        piece: str,
-        grid: xr.Dataset,
-        adjusted: Mapping[str, xr.Dataset],
-        only: Sequence[str] = (),
+        self, names: Mapping[str, str], grid: xr.Dataset, adjusted: Mapping[str, xr.Dataset], only: Sequence[str] = ()
     ) -> xr.Dataset:
         """Return what `CleanUp` makes of the cell."""
         given = [adjusted[var] for var in self.config.biasadjust.variables if var in adjusted]
-        return CleanUp(sim_id=sim_id, piece=piece).compute(given, grid)
+        return CleanUp(sim_id=names["sim_id"], piece=names["piece"]).compute(given, grid)
 
     def treatment(self, var: str = "") -> Treatment:
         """Return the rounding of all variables, the bounds of derived ones, and the attributes."""

@@ -105,24 +105,18 @@ class EspoV2(Production):
         return {"regridding": [Regrid(sim_id=sim_id, piece=piece).out_regridded()]}
 
     def product_of_cell(
-        self,
-        run: RunContext,
-        sim_id: str,
-        piece: str,
-        grid: xr.Dataset,
-        adjusted: Mapping[str, xr.Dataset],
-        only: Sequence[str] = (),
+        self, names: Mapping[str, str], grid: xr.Dataset, adjusted: Mapping[str, xr.Dataset], only: Sequence[str] = ()
     ) -> xr.Dataset:
         """Return what `Swap` and `ConcatClean` make of the cell."""
-        names, config = {"pool": partition.pool_of(run, sim_id), "piece": piece}, self.config
+        place, config = {"pool": names["pool"], "piece": names["piece"]}, self.config
         wanted, given = list(only) or config.published, {name: ds for ds in adjusted.values() for name in ds.data_vars}
         if config.consistency and {*NEEDED_FOR[config.consistency]} <= {*given}:
-            swap = Swap(**names)
+            swap = Swap(**place)
             swapped = swap.compute([adjusted[name] for name in config.biasadjust.groups_of(swap.needs)])
             given |= {name: swapped[name] for name in TEMPERATURES}
         for var in config.derived.keys() & {*wanted}:
-            given[var] = Derive(**names, var=var).compute([given[name] for name in config.derived[var]], [], [])
-        made = {var: ConcatClean(sim_id=sim_id, var=var).compute([given[var]], [grid], []) for var in wanted}
+            given[var] = Derive(**place, var=var).compute([given[name] for name in config.derived[var]], [], [])
+        made = {var: ConcatClean(sim_id=names["sim_id"], var=var).compute([given[var]], [grid], []) for var in wanted}
         return xr.Dataset({var: dataset[var] for var, dataset in made.items()})
 
     def treatment(self, var: str = "") -> Treatment:

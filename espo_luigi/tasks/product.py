@@ -290,21 +290,12 @@ class CleanUp(ProductTask):
         return self.with_possible_values(made, grid["land"])
 
 
-class PackTask(EspoTask):
-    """A rule that only packs its inputs into archives."""
-
-    uses_dask = False
-
-    def work(self) -> None:
-        """Pack each input, without opening it as a dataset."""
-        self.publish({})
-
-
-class Move(PackTask):
+class Move(EspoTask):
     """Rule `move`: the archives of a piece's scenario and regridded simulation."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    uses_dask = False
     values_in_outputs = 2.0
     in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     in_regridded = upstream(Regrid, "out_regridded")
@@ -321,6 +312,10 @@ class Move(PackTask):
         super().check()
         if not self.ports():
             raise ParameterError("Move: `keep` is empty; expected `pieces`, `regridded` or both, which Move archives.")
+
+    def work(self) -> None:
+        """Pack each input, without opening it as a dataset."""
+        self.publish({})
 
 
 class ConcatenationFinal(EspoTask):
@@ -366,10 +361,17 @@ _PROJECT, *_OF_A_SIMULATION, _DOMAIN = ID_COLUMNS
 _OF_AN_ID = tuple(f"cat:{name}" for name in (_PROJECT, "bias_adjust_reference", *_OF_A_SIMULATION, _DOMAIN))
 
 
+def regional_only(task: EspoTask) -> list[str]:
+    """Return the task's simulation if its domain has an outline to which products are cut."""
+    return [task.sim_id] if task.context.is_regional(task.sim_id) else []
+
+
 class JoinTask(ProductTask):
     """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
 
     sim_id = SimulationParameter()
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
     values_in_outputs = 2.0
@@ -450,11 +452,6 @@ def cut_to_domain(grid: xr.Dataset, land: xr.DataArray, extracted: xr.Dataset) -
     return cut.drop_vars("land"), (cut["land"] == 1).assign_attrs(land.attrs)
 
 
-def regional_only(task: EspoTask) -> list[str]:
-    """Return the task's simulation if its domain has an outline to which products are cut."""
-    return [task.sim_id] if task.context.is_regional(task.sim_id) else []
-
-
 class ConcatClean(JoinTask):
     """Rule `concat_clean`: ESPO v2: a variable of a simulation over the whole domain, cleaned up, and its archive."""
 
@@ -469,8 +466,6 @@ class ConcatClean(JoinTask):
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         piece=every_piece,
     )
-    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
-    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     in_reference = upstream(
         ReferenceCalendar,
         "out_reference",
@@ -499,8 +494,6 @@ class ConcatCleanPreswap(JoinTask):
     in_slices = upstream(
         Swap, "out_dtrpreswap", pool=lambda task: partition.pool_of(task.context, task.sim_id), piece=every_piece
     )
-    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
-    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_joined = temporary("dtrpreswap+day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("preswap/dtrpreswap_day_{label}_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
     reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)

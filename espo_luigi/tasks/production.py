@@ -189,15 +189,12 @@ class Production:
         return {name: table[name].bounds for name in self.config.derived if table[name].bounds != (None, None)}
 
     def product_of_cell(
-        self,
-        run: Any,
-        sim_id: str,
-        piece: str,
-        grid: xr.Dataset,
-        adjusted: Mapping[str, xr.Dataset],
-        only: Sequence[str],
+        self, names: Mapping[str, str], grid: xr.Dataset, adjusted: Mapping[str, xr.Dataset], only: Sequence[str] = ()
     ) -> xr.Dataset:
-        """Return the product's variables (`only` these, or all) of adjusted cells (time, loc) on their `grid`."""
+        """Return the product's variables (`only` these, or all) of adjusted cells (time, loc) on their `grid`.
+
+        `names` are the cells' `sim_id`, `pool` and `piece`.
+        """
         raise NotImplementedError
 
     def treatment(self, var: str = "") -> Treatment:

@@ -501,6 +501,12 @@ def test_what_was_published_by_a_marker_of_another_task_is_to_run(complete_demo:
     assert in_state(planned(), RUN) == {move.task_id}
 
 
+def test_an_archive_that_a_former_releases_rule_packed_is_complete(complete_demo: Path) -> None:
+    properties = first(tasks.OffDiagRefProp)
+    publish(properties, replace(properties.marker(), task="MoveRef"))
+    assert properties.complete()
+
+
 def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> None:
     move = first(tasks.Move, piece="south")
     regridded = move.in_regridded.task  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import join
-from espo_luigi.science.units import convert_to, is_difference
+from espo_luigi.science.units import as_shown, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Pairs of variables whose correlation is summarised by month, where both are there.
@@ -160,8 +160,7 @@ def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) ->
 
 def display_units(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
     """Return a variable's units in reports; "" for those of its data."""
-    known = variable(name, table)
-    return known.display_units or known.units
+    return variable(name, table).shown_units
 
 
 def wet_day(name: str, units: str = "", table: Mapping[str, Variable] = VARIABLES) -> float | None:
@@ -181,15 +180,14 @@ def in_display_units(
 ) -> xr.Dataset:
     """Return variables (by default all) in a report's units and the table's order; lazy.
 
-    Differences of temperature stay, and so do variables whose units the table does not have. Each has a `long_name`.
+    Units are those of `as_shown`. Each has a `long_name`.
     """
     shown = [name for name in in_order(map(str, ds.data_vars if names is None else names), table) if name in ds]
     made = {}
     for name in shown:
-        units = "" if is_difference(ds[name]) else display_units(name, table)
         words = {"long_name": variable(name, table).long_name or name}
         named = ds[name].assign_attrs({} if {"long_name", "standard_name"} & ds[name].attrs.keys() else words)
-        made[name] = convert_to(named, units) if units else named
+        made[name] = as_shown(named, variable(name, table))
     return ds.assign(made)[shown]
 
 

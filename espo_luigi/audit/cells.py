@@ -21,7 +21,7 @@ from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.geometry.cells import horizontal_dims
-from espo_luigi.science.sphere import Grid
+from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
 from espo_luigi.tasks.context import RunContext
@@ -73,8 +73,7 @@ def lands(run: RunContext) -> tuple[Land, ...]:
     made = []
     for piece in partition.pieces(run):
         grid = store.open_store(RefDefault(piece=piece).out_grid().path, cut=False)
-        layout = "rectilinear" if grid["lat"].ndim == 1 else "curvilinear"
-        lat, lon = Grid(grid["lat"].values, grid["lon"].values, layout).coordinates()
+        lat, lon = cascade.horizontal_of(grid, "reference").grid.coordinates()
         made.append(Land(piece, grid.load(), lat.ravel(), lon.ravel()))
     return tuple(made)
 
@@ -89,14 +88,14 @@ def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     """
     if not (abs(lat) <= 90 and abs(lon) <= 360):
         raise ParameterError(f"{lat:g} °N {lon:g} °E is no place; expected latitudes of -90 to 90, longitudes to 360.")
-    point = Grid(np.array([lat]), np.array([lon]), "points").unit_vectors()[0]
-    apart = [np.linalg.norm(Grid(land.lat, land.lon, "points").unit_vectors() - point, axis=1) for land in lands(run)]
+    point = unit_vectors(np.array(lat), np.array(lon))
+    apart = [np.linalg.norm(unit_vectors(land.lat, land.lon) - point, axis=1) for land in lands(run)]
     distance, number, land = _nearest(run, apart)
     shortest, place, its = _nearest(
         run, [np.where(land.is_land, away, np.inf) for land, away in zip(lands(run), apart, strict=True)]
     )
     # Half a diagonal of the grid's largest cell, as a chord of the unit sphere.
-    corners = Grid(land.lat, land.lon, "points").unit_vectors().reshape(*land.grid["land"].shape, 3)
+    corners = unit_vectors(land.lat, land.lon).reshape(*land.grid["land"].shape, 3)
     sides = [np.linalg.norm(np.diff(corners, axis=axis), axis=-1).max(initial=0) for axis in (0, 1)]
     if distance > np.hypot(*sides) / 2 * 1.001:
         raise ParameterError(

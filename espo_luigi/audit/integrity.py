@@ -18,7 +18,7 @@ from espo_luigi.catalog.files import first_line, is_zarr
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
 from espo_luigi.files import open_regular, parse_json, read_bytes, read_object
 from espo_luigi.publication import origin, release
-from espo_luigi.replacing import MANIFEST_NAME, digest_of_ours
+from espo_luigi.replacing import MANIFEST_NAME, by_content, digest_of_ours
 from espo_luigi.store.inventory import check_dense, digest_of
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, TABLE_MARK, marked
 from espo_luigi.store.table import checksum_pairs
@@ -30,7 +30,7 @@ _OURS = (
     origin.OF_OURS,
     origin.RELATIONS,
     build.OF_OURS,
-    build.TABLE_OF_OURS,
+    by_content(lambda content: content.startswith(",".join(build.COLUMNS).encode()), "the table of a catalogue"),
 )
 _OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
 

@@ -75,13 +75,10 @@ _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 
-# How a catalogue and its table are known to be ours.
+# How a catalogue is known to be ours.
 OF_OURS = by_content(
     lambda content: content.startswith(b'{\n  "esmcat_version"') and b'"description": "Made by ' in content,
     "a catalogue that espo_luigi has made",
-)
-TABLE_OF_OURS = by_content(
-    lambda content: content.startswith(",".join(COLUMNS).encode()), "the table of a catalogue that espo_luigi has made"
 )
 
 

@@ -20,20 +20,13 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
 from espo_luigi.science.chunks import join
-from espo_luigi.science.diagnose import dependence
-from espo_luigi.science.diagnose.aspects import weights_of_years
-from espo_luigi.science.diagnose.yearly import (
-    SEASONS,
-    Days,
-    Period,
-    display_units,
-    drawn_years,
-    of_differences,
-    wet_day,
-)
+from espo_luigi.science.diagnose import statistics
+from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, Resampling
+from espo_luigi.science.display import of_differences, wet_day
+from espo_luigi.science.grid import evenly_placed
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 TRUTH, RAW, ADJUSTED, SCALING = "truth", "raw", "adjusted", "Scaling"
 CALIBRATION, ENERGY = "calibration", "energy"
@@ -104,7 +97,7 @@ class Adjustment:
 
 def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
     """Return a plan's `units` and `wet`, by what a table knows of a variable; temperatures keep the truth's units."""
-    units = display_units(name, table)
+    units = variable(name, table).shown_units
     return {"units": units if of_differences(units) == units else "", "wet": wet_day(name, table=table)}
 
 
@@ -170,10 +163,13 @@ def compare(
     simulated = simulated.assign({name: convert_to(simulated[name], units_of(known[name])) for name in plans})
     whole = _of_all_cells(known, simulated, plans, methods[ADJUSTED], sampling.periods)
     valid = _valid(whole.values())
-    chosen = _evenly(valid, sampling.cells)
+    if not valid.any():
+        raise DataError(f"No cell of {valid.size} has data in both simulations: take simulations that overlap.")
+    evenly = evenly_placed(valid.values, sampling.cells)
+    chosen = {str(dim): xr.DataArray(at, dims=STACKED_DIM) for dim, at in zip(valid.dims, evenly, strict=True)}
     known, simulated = known.isel(chosen).load(), simulated.isel(chosen).load()
     sampled = {name: properties.isel(chosen) for name, properties in whole.items()}
-    places = np.ravel_multi_index([at.values for at in chosen.values()], valid.shape)
+    places = np.ravel_multi_index(evenly, valid.shape)
     series = {TRUTH: {name: known[name] for name in plans}, RAW: {name: simulated[name] for name in plans}}
     for label in methods if sampling.groups else [label for label in methods if label != ADJUSTED]:
         before = places - np.arange(places.size) if label == ADJUSTED else 0  # what all cells draw
@@ -239,8 +235,8 @@ def _dependence(
 ) -> xr.Dataset:
     """Return the errors of a group's dependence in the later periods, and their noise: (joint, …), pairs first.
 
-    Dry days are alike in correlations. The noise is that of `resampled`; energy distances, which go by squares, add up
-    over both periods.
+    Dry days are alike in correlations. For energy distances, every third day counts, as successive days have much in
+    common. The noise is that of `resampled`; energy distances, which go by squares, add up over both periods.
     """
     given = {
         label: xr.Dataset({name: plans[name].shown(of[name]) for name in group})
@@ -250,53 +246,33 @@ def _dependence(
     least = [-np.inf if (wet := plans[name].wet) is None else wet for name in group]
     periods = plans[group[0]].periods(sampling.periods)
     draws, labels = seeds.cell_generator(sampling.seed, "years", 0), [label for label in given if label != TRUTH]
-    errors, away, noise = list[Any](), list[np.ndarray](), list[np.ndarray]()
+    errors, pairs_away, energies = list[Any](), list[np.ndarray](), list[np.ndarray]()
     for first, last in periods.values():
-        compared = [TRUTH, *labels] if away else [TRUTH]  # the calibration's own errors are not asked for
+        compared = [TRUTH, *labels] if energies else [TRUTH]  # the calibration's own errors are not asked for
         here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
-        length = last - first + 1
-        for _, values, years in dependence.seasons_of(here, group):
+        for _, values, years in statistics.by_season(here, group):
             alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
-            known = dependence.rank_correlation(alike[TRUTH])
-            often = weights_of_years(draws, length, _block(length))[:REPLICATES, years - first]
-            away.append(_scale(length) * (dependence.rank_correlation(alike[TRUTH], often) - known[:, None]))
-            energy, between = dependence.energies_of(values, years, draws, _block(length))
-            noise.append(_scale(length) ** 2 / 2 * np.nanmean(between, axis=-1))
-            apart = (dependence.rank_correlation(alike[label]) - known for label in compared[1:])
-            errors += [[*pairs, distance] for pairs, distance in zip(apart, energy, strict=True)]
-    drawn, energies = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (away, noise))
-    limits = _limits(drawn, energies, [last - first + 1 for first, last in periods.values()])
+            known, *others = (statistics.rank_correlation(of) for of in alike.values())
+            drawn = Resampling.of(draws, length := last - first + 1, _block(length))
+            pairs = statistics.rank_correlation(alike[TRUTH], years, drawn.weights[:, np.unique(years) - first])
+            pairs_away.append(_apart(drawn, np.moveaxis(pairs, 1, 0)))
+            truth, *rest = (of[..., ::3] for of in values.values())
+            energy, between = statistics.energy_distances(truth, rest, years[::3], draws, drawn.together)
+            energies.append(np.nanmean(between, axis=-1))
+            errors += [[*(of - known), distance] for of, distance in zip(others, energy, strict=True)]
+    away, between = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (pairs_away, energies))
+    means, sums = np.nanmean(abs(away[1:] - away[0]), axis=-1), (between[1:] + between[0])[..., None]
+    noise = np.quantile(np.concatenate([means, sums], axis=-1), statistics.NOISE_QUANTILE, axis=2)
     shape = len(periods) - 1, len(SEASONS), len(labels), *np.shape(errors)[1:]
     names = [*map(", ".join, itertools.combinations(group, 2)), f"{ENERGY} {', '.join(group)}"]
     coords = {"adjustment": labels, "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
     return xr.Dataset(
         {
             "dependence": (("period", "season", "adjustment", "joint", "cell"), np.float32(np.reshape(errors, shape))),
-            "dependence_noise": (("period", "season", "joint"), np.float32(limits)),
+            "dependence_noise": (("period", "season", "joint"), np.float32(noise)),
         },
         {name: (name, np.array(words, dtype=object)) for name, words in coords.items()},
     )
-
-
-def _limits(drawn: np.ndarray, energies: np.ndarray, spans: Sequence[int]) -> np.ndarray:
-    """Return what 95 % of the mean errors of correlations and energy stay below: (period, season, joint).
-
-    `drawn` is (period, season, pair, replicate, cell), `energies` (period, season, replicate), `spans` years.
-    """
-    wider = np.reshape([_by_few_blocks(spans[0], span) for span in spans[1:]], (-1, 1, 1, 1))
-    means = wider * np.nanmean(abs(drawn[1:] - drawn[0]), axis=-1)
-    sums = (wider[..., 0] ** 2 * (energies[1:] + energies[0]))[:, :, None]
-    each = [np.quantile(of, dependence.NOISE_QUANTILE, axis=-1) for of in (means, sums)]
-    return np.concatenate(each, axis=-1)
-
-
-def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
-    """Return the places of so many valid cells, evenly spaced, as indexers of the cells' dimensions."""
-    places = np.nonzero(valid.values)
-    if not places[0].size:
-        raise DataError(f"No cell of {valid.size} has data in both simulations: take simulations that overlap.")
-    kept = np.unique(np.linspace(0, places[0].size - 1, min(count, places[0].size)).round().astype(int))
-    return {str(dim): xr.DataArray(at[kept], dims=STACKED_DIM) for dim, at in zip(valid.dims, places, strict=True)}
 
 
 def _errors(of: xr.Dataset) -> xr.Dataset:
@@ -315,7 +291,10 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period], wet: float | N
     Quantiles are linear between days. With `wet`, below which a day is dry, there is the share of wet days, and no 5 %
     quantile. A cell that lacks a day is NaN. Lazy on dask.
     """
-    groups = [[np.concatenate(season) for season in _by_year(series, period)] for period in periods.values()]
+    days = Days.of(series)
+    for period in periods.values():
+        days.require(period, str(series.name))
+    groups = [[np.concatenate(season) for season in days.by_season(period)] for period in periods.values()]
     lengths = {"period": len(periods), "season": len(SEASONS), "property": len(PROPERTIES)}
     properties: xr.DataArray = xr.apply_ufunc(
         _climates,
@@ -357,9 +336,7 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str, wet
     """Return the mean absolute error between two realisations of the truth's climate, by resampled blocks of years.
 
     Both the calibration and the later period are resampled, as an adjusted simulation has the noise of both; an error
-    of the same size is no error. Blocks of 5 years, of a sixth of a period below 30 years, go round at its end. The
-    variance is doubled for the second realisation, and enlarged by n / (n - block): fewer blocks vary less. Student's t
-    in the place of the normal distribution allows for a variance that is known from so few blocks.
+    of the same size is no error. Blocks of 5 years, of a sixth of a period below 30 years, go round at its end.
 
     Parameters
     ----------
@@ -372,12 +349,14 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str, wet
     wet
         As of `climates`.
     """
-    values = truth.transpose(..., "time").values
-    draws = seeds.cell_generator(seed, "years", 0)
-    away = [_deviations(values, _by_year(truth, period), draws, wet=wet) for period in periods.values()]
-    each = [period[1] - period[0] + 1 for period in periods.values()]
-    wider = [_by_few_blocks(each[0], years) for years in each[1:]]
-    apart = [factor * np.abs(later - away[0]).mean(axis=1) for factor, later in zip(wider, away[1:], strict=True)]
+    values, days = truth.transpose(..., "time").values, Days.of(truth)
+    draws, away = seeds.cell_generator(seed, "years", 0), list[np.ndarray]()
+    for first, last in periods.values():
+        by_season = days.by_season((first, last))
+        drawn = Resampling.of(draws, length := last - first + 1, _block(length), REPLICATES)
+        chosen = ([np.concatenate([season[year] for year in years]) for season in by_season] for years in drawn.years)
+        away.append(_apart(drawn, np.stack([_climates(values, [of], wet)[..., 0, :, :] for of in chosen])))
+    apart = [np.abs(later - away[0]).mean(axis=1) for later in away[1:]]
     labels = {"period": list(periods)[1:], "season": list(SEASONS), "property": list(PROPERTIES)}
     coords = {name: (name, np.array(words, dtype=object)) for name, words in labels.items()}
     return xr.DataArray(np.stack(apart, axis=1).astype(np.float32), dims=("replicate", *_DIMS), coords=coords)
@@ -387,39 +366,6 @@ def _block(years: int) -> int:
     return max(1, min(BLOCK_YEARS, years // 6))
 
 
-def _scale(years: int) -> float:
-    """Return what makes deviations of resampled years those between two realisations."""
-    return float(np.sqrt(2 * years / max(years - _block(years), 1)))
-
-
-def _by_few_blocks(*years: int) -> float:
-    """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
-    from scipy.stats import norm, t
-
-    freedom = min(each / _block(each) for each in years) - 1
-    return float(t.ppf(0.975, freedom) / norm.ppf(0.975)) if freedom > 0 else np.nan
-
-
-def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
-    """Return the places of each season's days in a period, year by year."""
-    days = Days.of(series)
-    there, expected = len(np.unique(days.year[days.between(period)])), period[1] - period[0] + 1
-    if there < expected:
-        raise DataError(
-            f"{series.name} has {there} of the {expected} years {period[0]}-{period[1]}; its years are "
-            f"{days.year.min()} to {days.year.max()}. Choose other periods, or extract more years."
-        )
-    return days.by_season(period)
-
-
-def _deviations(
-    values: np.ndarray, by_year: Sequence[Sequence[np.ndarray]], draws: np.random.Generator, *, wet: float | None
-) -> np.ndarray:
-    """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
-    years = len(by_year[0])
-    actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
-    made = np.empty((REPLICATES, *actual.shape))
-    for number, chosen in enumerate(drawn_years(draws, years, _block(years), REPLICATES)):
-        days = [np.concatenate([season[year] for year in chosen]) for season in by_year]
-        made[number] = _scale(years) * (_climates(values, [days], wet)[..., 0, :, :] - actual)
-    return made
+def _apart(drawn: Resampling, values: np.ndarray) -> np.ndarray:
+    """Return how far apart two realisations are: the second one doubles the variance."""
+    return np.sqrt(2) * drawn.deviations(values)

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import shapely
 import xarray as xr
 
 from espo_luigi.errors import DataError
@@ -57,6 +56,8 @@ class Footprint:
         """The outline as GeoJSON; two polygons if it crosses the 180th meridian."""
         if self.east <= 180:
             return {"type": "Polygon", "coordinates": [_listed(self.ring)]}
+        import shapely
+
         whole = shapely.Polygon(self.ring)
         polygons = [
             [_listed(np.array(shapely.orient_polygons(part).exterior.coords) - (turn, 0))]

@@ -21,7 +21,7 @@ from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
-from espo_luigi.science.outcomes.natures import DATE, circular, means_of, nature_of, on_standard_year, unwrapped
+from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.store.write import prepared
@@ -325,7 +325,7 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
     title += "; black: the reference" if reference is not None else ""
     units, series = units_text(one.attrs.get("units", "")), {each.of.experiment: each.means for each in values}
     if nature_of(one.means["median"]) == DATE:
-        units, center = "day of the year", circular(one.means["median"], lambda dates: dates.mean("time"))[0]
+        units, (_, center, _) = "day of the year", around_mean(one.means["median"], "time")
         around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
         series = {words: ds.assign(around[words]) for words, ds in series.items()}
         reference = None if reference is None else unwrapped(reference, center)

@@ -20,8 +20,10 @@ from espo_luigi.report.drawings import Drawing, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.choices import METHODS
-from espo_luigi.science.diagnose import apart
-from espo_luigi.science.units import as_difference, as_shown
+from espo_luigi.science.diagnose import differences
+from espo_luigi.science.diagnose.differences import Difference
+from espo_luigi.science.display import as_shown
+from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable
 
 # Of the products of one production alone, lines and page show so many.
@@ -47,11 +49,11 @@ class Comparison:
     keys: Sequence[str]
     versions: Sequence[Sequence[str]]
     notes: dict[str, list[str]] = field(default_factory=dict)
-    differences: dict[str, list[apart.Difference]] = field(default_factory=dict)
+    differences: dict[str, list[Difference]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 
     @property
-    def different(self) -> dict[str, list[apart.Difference]]:
+    def different(self) -> dict[str, list[Difference]]:
         """The seasons that differ of each variable that does, all year first."""
         rows = {name: [row for row in of if row.share or row.missing] for name, of in self.differences.items()}
         return {name: of for name, of in rows.items() if of}
@@ -82,7 +84,7 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         tell(f"{number} of {len(both)}: {name}")
         try:
             of_a, of_b = (_opened(products[name])[name.split()[-1]] for products in (first, second))
-            rows, fields, notes = apart.compare(of_a, of_b, _have_draws(of_a, of_b))
+            rows, fields, notes = differences.compare(of_a, of_b, _have_draws(of_a, of_b))
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             found.notes[name] = [f"not compared: {first_line(error)}"]
             continue

@@ -11,8 +11,9 @@ import xarray as xr
 from espo_luigi.report.distributions import MOST_SERIES
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, units_text
 from espo_luigi.report.html import Heading, Section, Table, Text
-from espo_luigi.science.diagnose.aspects import described
-from espo_luigi.science.diagnose.dependence import NOISE_QUANTILE, USUAL
+from espo_luigi.science.diagnose.added_value import described
+from espo_luigi.science.diagnose.climate_aspects import USUAL
+from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

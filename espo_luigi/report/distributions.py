@@ -1,7 +1,7 @@
 """The sections of daily series: annual cycle, quantiles, wet days and spells, means of all years, and changes.
 
-The figures draw summaries of `science.diagnose.yearly` by kind: the reference's, and those of each simulation, raw and
-adjusted.
+The figures draw summaries of `science.diagnose.summaries` by kind: the reference's, and those of each simulation, raw
+and adjusted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from espo_luigi.report.drawings import (
 )
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
-from espo_luigi.science.diagnose.yearly import PAIRS, SEASONS, in_order
+from espo_luigi.science.diagnose.statistics import SEASONS
+from espo_luigi.science.diagnose.summaries import PAIRS
+from espo_luigi.science.display import in_order
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def _correlation(axes: Any, summaries: Summaries, pair: tuple[str, str]) -> None
 
 @drawing
 def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw the change of each variable's quantiles in each season, raw against adjusted, from `yearly.changes`."""
+    """Draw the change of each variable's quantiles in each season, raw against adjusted, from `summaries.changes`."""
     names = names_of(summaries, "change")
     height = round(1.57 + 1.61 * len(names) + 0.3 * (len(names) - 1), 2)
     figure, axes = panels(9.6, height, len(names), 4, between=0.3, sharey="row", sharex=True)

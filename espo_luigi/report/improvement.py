@@ -16,7 +16,7 @@ from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import diagnosis
-from espo_luigi.science.diagnose.aspects import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
+from espo_luigi.science.diagnose.added_value import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

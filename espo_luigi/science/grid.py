@@ -60,11 +60,19 @@ def evenly(field: xr.DataArray, count: int) -> Cells:
     Raises `DataError` if no cell has data.
     """
     y, x = horizontal_dims(field)
-    row, column = np.nonzero(field.transpose(y, x).notnull().values)
-    if not row.size:
+    there = field.transpose(y, x).notnull().values
+    if not there.any():
         raise DataError(f"No cell of {field.name!r} has data, of {dict(field.sizes)}.")
-    chosen = np.unique(np.linspace(0, row.size - 1, min(count, row.size)).round().astype(int))
-    return Cells(y, x, field[y].values[row[chosen]], field[x].values[column[chosen]], int(row.size))
+    row, column = evenly_placed(there, count)
+    return Cells(y, x, field[y].values[row], field[x].values[column], int(there.sum()))
+
+
+def evenly_placed(there: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the places, along each dimension, of so many true values, evenly spaced in C order; of all, if less."""
+    places = np.nonzero(there)
+    size = places[0].size
+    chosen = np.unique(np.linspace(0, size - 1, min(count, size)).round().astype(int))
+    return [at[chosen] for at in places]
 
 
 def beside(field: xr.DataArray, cells: Cells) -> Cells:

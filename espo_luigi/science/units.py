@@ -15,7 +15,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.definitions import LONGEST_UNITS, is_bounded
-from espo_luigi.science.variables import Variable, variable
+from espo_luigi.science.variables import variable
 
 _DIFFERENCE = "temperature: difference"
 
@@ -143,23 +143,6 @@ def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
 def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:
     """Return a dataset with the variables that `units` names in these units, as `convert_to` does; lazy."""
     return ds.assign({name: convert_to(ds[name], wanted) for name, wanted in units.items() if name in ds})
-
-
-def as_shown(data: xr.DataArray, known: Variable) -> xr.DataArray:
-    """Return values, statistics or differences of a variable in the units of reports, by the variable's row; lazy.
-
-    Differences of temperatures are in K. Data that do not convert stay, such as the days of a spell; so do numbers
-    without a unit, such as correlations, unless they have the row's own.
-    """
-    units, wanted = str(data.attrs.get("units", "")), known.shown_units
-    if wanted == "degC" and is_difference(data):
-        wanted = "K"
-    try:
-        if not wanted or (_parse(units, f"variable {data.name!r}").dimensionless and units != known.units):
-            return data
-        return convert_to(data, wanted)
-    except DataError:
-        return data
 
 
 def threshold_in(threshold: str, units: str) -> float:

@@ -21,12 +21,12 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import blocks
 from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
-from espo_luigi.science import grid, stack
+from espo_luigi.science import display, grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
-from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
+from espo_luigi.science.diagnose import added_value, climate_aspects, flags, summaries
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
@@ -110,7 +110,7 @@ class SeriesTask(EspoTask):
         shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(
             next(iter(prop.data_vars.values())),
-            {name: yearly.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
+            {name: display.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
         )
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -126,7 +126,7 @@ class SeriesSummary(SeriesTask):
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
         cells = grid.evenly(field, SAMPLE_CELLS)
-        return yearly.compare(
+        return summaries.compare(
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
@@ -155,16 +155,16 @@ class YearlySums(SeriesTask):
         together = list(config.biasadjust.together.values())
         if together:
             here, beside = self._with_usual(here), self._with_usual(beside)
-        sums = aspects.yearly_sums(here, beside, period=self.period, table=config.table, together=together)
-        if groups := [group for group in together if {*group} <= {*here.get(dependence.USUAL, ())}]:
+        sums = climate_aspects.yearly_sums(here, beside, period=self.period, table=config.table, together=together)
+        if groups := [group for group in together if {*group} <= {*here.get(climate_aspects.USUAL, ())}]:
             random = cell_generator(f"{self.sim_id}+{self.diag_domain}", "years", 0)
-            sums = sums.merge(dependence.energies(here, groups=groups, random=random))
+            sums = sums.merge(climate_aspects.energies(here, groups=groups, random=random))
         return sums.assign_attrs(cells=_cells_of(cells))
 
     def _with_usual(self, sources: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Return the period's days; and of variables that are adjusted together, what each by itself would become."""
         period, config, usual = self.period, self.context.config, dict[str, xr.DataArray]()
-        days = {name: aspects.complete(name, ds, period) for name, ds in sources.items()}
+        days = {name: climate_aspects.complete(name, ds, period) for name, ds in sources.items()}
         shared: Any = {"seed": f"{self.sim_id}+usual", "maximal_calendar": config.custom.maximal_calendar}
         for name in config.biasadjust.variables_of(config.biasadjust.together):
             if all(name in ds for ds in days.values()):
@@ -174,7 +174,7 @@ class YearlySums(SeriesTask):
                 adjusting = how["adjusting_args"] | jitter_of_range(name, config.table)
                 usual[name] = blocks.adjust(raw, trained, periods=[period], **adjusting, **shared)
         # Products may lack all variables of the groups.
-        made = {dependence.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})} if usual else {}
+        made = {climate_aspects.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})} if usual else {}
         return {**days, **made}
 
 
@@ -197,11 +197,11 @@ class NotCalibrated(EspoTask):
         """Compare the mean of the members."""
         config = self.context.config
         together = config.biasadjust.together
-        compared = aspects.compare_aspects(
+        compared = added_value.compare_aspects(
             sums,
             adjusted=list(config.biasadjust.adjusted),
             seed=f"{self.pool}+{self.diag_domain}",
-            known=aspects.aspects_of(config.published, config.table, together.values()),
+            known=climate_aspects.aspects_of(config.published, config.table, together.values()),
         )
         if "energy" not in sums[0]:
             return compared

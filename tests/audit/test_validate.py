@@ -81,14 +81,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture()
-def final(made: Path, tmp_path: Path) -> Path:
-    """The products, which a test may damage, and their catalogue."""
-    folder = shutil.copytree(made, tmp_path / "final")
-    catalogue(folder)
-    return folder
-
-
-@pytest.fixture()
 def netcdf(tmp_path: Path) -> Path:
     """The NetCDF files of a product, a file for two years, with their checksums."""
     return exported(tmp_path / "nc")

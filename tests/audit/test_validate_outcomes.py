@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 import xarray as xr
 from exported_products import SIM, publish
 from luigi.configuration import LuigiConfigParser
-from test_validate import OTHER, archive, catalogue, failed, found, product
+from test_validate import OTHER, archive, failed, found, product
 
 from espo_luigi import store
 from espo_luigi.audit.integrity import Remark, checksums, strays
@@ -85,14 +84,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_years = members[0].assign_attrs({"cat:processing_level": "climatology"})
     store.write_store(of_years, folder / CLIMATOLOGY, store.Marker("Climatology"), summed=True)
     write_regions(folder, statistics_of(members))
-    return folder
-
-
-@pytest.fixture()
-def final(made: Path, tmp_path: Path) -> Path:
-    """The products, which a test may damage, and their catalogue."""
-    folder = shutil.copytree(made, tmp_path / "final")
-    catalogue(folder)
     return folder
 
 

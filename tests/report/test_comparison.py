@@ -17,7 +17,7 @@ from espo_luigi.commands import cli
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.methods import blocks
 from espo_luigi.report import comparison
-from espo_luigi.science.diagnose import apart
+from espo_luigi.science.diagnose import differences
 
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 CHUNKS = {"time": 400, "lat": 4, "lon": 3}
@@ -74,7 +74,7 @@ def compared(a: Path, b: Path) -> tuple[comparison.Comparison, dict[str, xr.Data
     return comparison.compare(a, b, lambda text: None)
 
 
-def of(found: comparison.Comparison, variable: str) -> dict[str, apart.Difference]:
+def of(found: comparison.Comparison, variable: str) -> dict[str, differences.Difference]:
     (rows,) = (rows for name, rows in found.differences.items() if name.endswith(f" {variable}"))
     return {row.season: row for row in rows}
 
@@ -179,7 +179,7 @@ def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
 def told(a: np.ndarray, b: np.ndarray, draws: bool | None = True) -> list[bool | None]:
     """Whether differences are beyond noise, of the year and of seasons."""
     first, second = (dataset({"pr": values})["pr"] for values in (a, b))
-    return [row.beyond_noise for row in apart.compare(first, second, draws)[0]]
+    return [row.beyond_noise for row in differences.compare(first, second, draws)[0]]
 
 
 CELLS = np.arange(63).reshape(7, 9)
@@ -222,11 +222,11 @@ def test_another_seed_of_mbcn_is_noise() -> None:
     for name in ("pr", "tasmax"):
         assert comparison._have_draws(a[name], b[name])
         both = [one[name].transpose("time", "loc") for one in (a, b)]
-        rows, *_ = apart.compare(both[0], both[1])
+        rows, *_ = differences.compare(both[0], both[1])
         assert rows[0].share > 0.3
         assert [row.beyond_noise for row in rows] == [False] * 5
         both[1] = both[1] + np.where(np.arange(12) % 2, 2, -2).astype("float32")
-        assert apart.compare(both[0], both[1])[0][0].beyond_noise
+        assert differences.compare(both[0], both[1])[0][0].beyond_noise
 
 
 def test_each_difference_of_values_without_draws_is_more_than_noise(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_calendars_are_compared_by_date() -> None:
     values = climate(4 * 365)
     noleap = dataset(values)["tasmax"]
     standard = dataset({"tasmax": np.insert(values["tasmax"], 3 * 365 + 59, 0, axis=0)}, "standard")["tasmax"]
-    rows, _, said = apart.compare(noleap, standard)
+    rows, _, said = differences.compare(noleap, standard)
     assert (rows[0].days, rows[0].share) == (4 * 365 * 59, 0)
     assert said == ["calendars noleap and standard, compared by date", "time: 1 of 1461 only in B"]
 
@@ -369,9 +369,9 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
     assert "in K and ('time', 'lat', 'lon') in degC; expected the same" in reason
     assert not found.is_equal
     with pytest.raises(DataError, match=r"got .*'lat', 'lon'.* in mm d-1 and .*'rlat'"):
-        apart.compare(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
+        differences.compare(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
     with pytest.raises(DataError, match="no time in common"):
-        apart.compare(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
+        differences.compare(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
     with pytest.raises(StoreError, match="has no product"):
         compared(a, tmp_path / "nothing")
     found, _ = compared(a, publish(tmp_path / "c", dataset(climate(), **{"cat:id": "other"})))

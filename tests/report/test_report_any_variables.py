@@ -14,7 +14,8 @@ from espo_luigi.report.drawings import Drawing
 from espo_luigi.report.html import Section, Table, Text
 from espo_luigi.report.members import Means, members_figure
 from espo_luigi.report.reading import Diagnosed, Reader
-from espo_luigi.science.diagnose import aspects, yearly
+from espo_luigi.science import display
+from espo_luigi.science.diagnose import added_value, climate_aspects, summaries
 from espo_luigi.science.variables import VARIABLES, Variable
 
 YEARS = (1991, 2002)
@@ -53,12 +54,12 @@ def daily(names: tuple[str, ...], seed: int, factor: float = 1.0) -> xr.Dataset:
 
 def sources(names: tuple[str, ...]) -> dict[str, xr.Dataset]:
     series = {"reference": daily(names, 1), "raw": daily(names, 2, 1.1), "adjusted": daily(names, 3)}
-    return {kind: yearly.in_display_units(ds, names, table=TABLE) for kind, ds in series.items()}
+    return {kind: display.in_display_units(ds, names, table=TABLE) for kind, ds in series.items()}
 
 
 def summarised(names: tuple[str, ...]) -> xr.Dataset:
     periods = ((1991, 2020), (2071, 2100))
-    return yearly.compare(sources(names), period=YEARS, periods=periods, table=TABLE).assign_attrs(cells="2 of 2")
+    return summaries.compare(sources(names), period=YEARS, periods=periods, table=TABLE).assign_attrs(cells="2 of 2")
 
 
 def drawings_of(sections: list[Section]) -> dict[str, Drawing]:
@@ -118,7 +119,7 @@ def test_the_change_is_per_cent_of_what_is_multiplied_and_a_difference_of_the_ot
     relative = {"pr", "huss", "rsds", "sfcWind"}
     assert {name for name, unit in units.items() if unit == "%"} == {*relative, "hurs"}
     assert (units["tas"], units["psl"], units["ozone"]) == ("K", "hPa", "ug m-3")
-    assert list(units) == yearly.in_order(VALUES), "variables are in the table's order, the unknown one last"
+    assert list(units) == display.in_order(VALUES), "variables are in the table's order, the unknown one last"
 
 
 def test_a_day_is_wet_by_the_table_s_threshold_and_the_text_names_it() -> None:
@@ -133,16 +134,18 @@ def test_a_day_is_wet_by_the_table_s_threshold_and_the_text_names_it() -> None:
 
 def test_aspects_are_those_of_the_variables_and_precipitation_is_not_needed() -> None:
     of = sources(FOUR)
-    sums = aspects.yearly_sums(of, {kind: ds.roll(cell=1) for kind, ds in of.items()}, period=YEARS, table=TABLE)
-    known = aspects.aspects_of(FOUR, TABLE)
+    sums = climate_aspects.yearly_sums(
+        of, {kind: ds.roll(cell=1) for kind, ds in of.items()}, period=YEARS, table=TABLE
+    )
+    known = climate_aspects.aspects_of(FOUR, TABLE)
     assert set(sums.data_vars) == set(known)
     assert {"mean_hurs_DJF", "below_q05_rsds", "lag1_sfcWind_JJA", "between_years_ozone"} <= set(known)
     assert {"corr_hurs_rsds_JJA", "wet_days_ozone", "longest_dry_spell_ozone"} <= set(known)
     assert not {"heat_wave_days", "snow_days", "most_in_5_days", "most_in_5_days_ozone", "wet_days"} & set(known)
-    found = aspects.compare_aspects([sums], adjusted=FOUR, seed="a", known=known)
+    found = added_value.compare_aspects([sums], adjusted=FOUR, seed="a", known=known)
     units = {str(name): str(found["units"].sel(aspect=name).item()) for name in found["aspect"].values}
     assert units["mean_hurs_DJF"] == "%" and units["between_years_ozone"] == "ug m-3"
-    verdicts = {one.aspect: one for one in aspects.verdicts(found)}
+    verdicts = {one.aspect: one for one in added_value.verdicts(found)}
     assert verdicts["mean_rsds_JJA"].word == "nearer" and verdicts["mean_rsds_JJA"].calibrated
     assert verdicts["wet_days_ozone"].long_name == "Wet days, ozone"
     (figure,) = [
@@ -156,23 +159,23 @@ def test_aspects_are_those_of_the_variables_and_precipitation_is_not_needed() ->
 
 def test_the_longest_dry_spell_of_any_quantity_is_that_which_counting_finds() -> None:
     of = sources(("ozone",))
-    sums = aspects.yearly_sums(of, of, period=YEARS, table=TABLE)
+    sums = climate_aspects.yearly_sums(of, of, period=YEARS, table=TABLE)
     below = (daily(("ozone",), 1)["ozone"] < 295).sel(time="1994").values
     longest, run = np.zeros(2), np.zeros(2)
     for day in below:
         run = np.where(day, run + 1, 0)
         longest = np.maximum(longest, run)
-    first, _ = aspects.sums_of(sums, "longest_dry_spell_ozone")
+    first, _ = sums["longest_dry_spell_ozone"].transpose("sum_2", ...)
     np.testing.assert_array_equal(first.sel(source="reference", year=1994), longest)
 
 
 def test_an_unknown_variable_keeps_the_units_of_its_data() -> None:
     named = daily(("ozone",), 1).rename(ozone="aerosol")
-    shown = yearly.in_display_units(named)
+    shown = display.in_display_units(named)
     xr.testing.assert_identical(shown["aerosol"], named["aerosol"].assign_attrs(long_name="aerosol"))
-    found = yearly.compare({"reference": shown, "raw": shown}, period=YEARS, periods=((1991, 2020), (2071, 2100)))
+    found = summaries.compare({"reference": shown, "raw": shown}, period=YEARS, periods=((1991, 2020), (2071, 2100)))
     assert found["aerosol_change"].attrs["units"] == "ug m-3" and "wet_day_frequency" not in found
-    assert aspects.aspects_of(["aerosol"])["mean_aerosol_DJF"].units == ""
+    assert climate_aspects.aspects_of(["aerosol"])["mean_aerosol_DJF"].units == ""
 
 
 def properties(offset: float, measured: bool = False) -> xr.Dataset:

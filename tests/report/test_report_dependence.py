@@ -15,7 +15,8 @@ from espo_luigi.report.dependence import together_figure, together_section
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Table, render_page
 from espo_luigi.report.make import make_sections
-from espo_luigi.science.diagnose import aspects, dependence, yearly
+from espo_luigi.science import display
+from espo_luigi.science.diagnose import added_value, climate_aspects
 
 DATA = Path(__file__).parents[1] / "data"
 GROUP = ("tasmax", "pr")
@@ -23,7 +24,7 @@ PERIOD = (1981, 1991)
 
 
 def opened(file: str) -> xr.Dataset:
-    ds = yearly.in_display_units(xr.load_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
+    ds = display.in_display_units(xr.load_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
     ds = ds.sel(time=slice(*map(str, PERIOD))).transpose("time", "cell")
     return ds.assign(pr=ds["pr"].assign_attrs(standard_name="precipitation_flux"))
 
@@ -48,9 +49,11 @@ def sources() -> dict[str, xr.Dataset]:
 @pytest.fixture(scope="module")
 def compared(sources: dict[str, xr.Dataset]) -> xr.Dataset:
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
-    sums = aspects.yearly_sums(sources, beside, period=PERIOD, together=[GROUP])
-    made = aspects.compare_aspects([sums], adjusted=GROUP, seed="a", known=aspects.aspects_of(GROUP, together=[GROUP]))
-    energy = dependence.energies(sources, groups=[GROUP], random=np.random.default_rng(1))
+    sums = climate_aspects.yearly_sums(sources, beside, period=PERIOD, together=[GROUP])
+    made = added_value.compare_aspects(
+        [sums], adjusted=GROUP, seed="a", known=climate_aspects.aspects_of(GROUP, together=[GROUP])
+    )
+    energy = climate_aspects.energies(sources, groups=[GROUP], random=np.random.default_rng(1))
     return made.merge(energy).assign_attrs(together="tasmax, pr by MBCn")
 
 

@@ -14,7 +14,7 @@ from espo_luigi.report.html import Table, Text, Warned
 from espo_luigi.report.improvement import aspects_figure, first_page, read_compared, uncalibrated_section
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.reading import RunView
-from espo_luigi.science.diagnose.aspects import aspects_of
+from espo_luigi.science.diagnose.climate_aspects import aspects_of
 from espo_luigi.science.variables import VARIABLES
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")

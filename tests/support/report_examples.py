@@ -11,7 +11,8 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.reading import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import diagnosis, yearly
+from espo_luigi.science.diagnose import diagnosis, summaries
+from espo_luigi.science.variables import VARIABLES
 
 SIMULATIONS = (
     "CMIP6_ScenarioMIP_X_Model-A_ssp585_r1i1p1f1_global",
@@ -66,7 +67,7 @@ def daily(seed: int, warmer: float = 0.0, years: int = 20) -> xr.Dataset:
     )
     names = {"tasmax": "Daily maximum temperature", "tasmin": "Daily minimum temperature", "pr": "Precipitation"}
     for name, long_name in names.items():
-        ds[name].attrs = {"long_name": long_name, "units": yearly.display_units(name)}
+        ds[name].attrs = {"long_name": long_name, "units": VARIABLES[name].shown_units}
     return ds
 
 
@@ -74,7 +75,7 @@ def daily(seed: int, warmer: float = 0.0, years: int = 20) -> xr.Dataset:
 def compared() -> xr.Dataset:
     """The summary of a reference, a raw simulation and a scenario, whose years do not reach 2100."""
     sources = {"reference": daily(1), "raw": daily(2, warmer=2.0), "adjusted": daily(3)}
-    found = yearly.compare(sources, period=(1991, 2010), periods=((1991, 2020), (2071, 2100)))
+    found = summaries.compare(sources, period=(1991, 2010), periods=((1991, 2020), (2071, 2100)))
     return found.assign_attrs(cells="2 of 11 land cells")
 
 

@@ -174,11 +174,9 @@ def _of_window(
             "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
         )
         if nature_of(data) == DATE:
-            mean, spread = natures.circular(data, lambda dates: dates.mean("year"))
+            dates, mean, spread = natures.around_mean(data, "year")
             value = {"mean": mean, "std": spread}.get(name)
-            value = (
-                natures.in_year(how(natures.unwrapped(data, mean)).assign_attrs(data.attrs)) if value is None else value
-            )
+            value = natures.in_year(how(dates).assign_attrs(data.attrs)) if value is None else value
         else:
             value = how(data**2) ** 0.5 if deviations else how(data)
         made[variable] = value.where(data.notnull().sum("year") >= needed[str(variable)]).drop_attrs(deep=False)

@@ -15,7 +15,7 @@ import xarray as xr
 import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.outcomes.natures import DATE, as_days, circular, in_year, nature_of, on_standard_year, unwrapped
+from espo_luigi.science.outcomes.natures import DATE, around_mean, as_days, in_year, nature_of, on_standard_year
 from espo_luigi.science.units import as_difference, is_temperature
 
 MEMBER = "realization"
@@ -184,7 +184,7 @@ def statistics(
         if weight is not None and np.allclose(weight.where(there[name], 1).values, 1):
             weight = None
         if is_date := nature_of(of_all) == DATE:
-            da, center, spread = _around_the_mean(da, weight)
+            da, center, spread = around_mean(da, MEMBER, weight)
         made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
         moments = xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight)
         made = made.merge(moments, compat="override", combine_attrs="override")
@@ -201,18 +201,6 @@ def statistics(
         out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
     return out.assign_attrs(ensemble_missing="\n".join(filter(None, told)))
-
-
-def _around_the_mean(
-    dates: xr.DataArray, weight: xr.DataArray | None
-) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
-    """Return dates within half a year of the members' circular mean, this mean and the standard deviation."""
-
-    def mean(part: xr.DataArray) -> xr.DataArray:
-        return part.mean(MEMBER) if weight is None else part.weighted(weight).mean(MEMBER)
-
-    center, spread = circular(dates, mean)
-    return unwrapped(dates, center), center, spread
 
 
 def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[xr.DataArray, xr.DataArray]:
@@ -240,7 +228,7 @@ def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, leas
     """
     data = reference.astype(float)
     if nature_of(reference) == DATE:
-        data = unwrapped(data, circular(data, lambda part: part.mean("year"))[0])
+        data, *_ = around_mean(data, "year")
     known = data.notnull()
     numbers = xr.DataArray(np.arange(float(data.sizes["year"])), dims="year").where(known)
     # What the straight line of least squares leaves of the variance.
@@ -346,7 +334,7 @@ def partition(
         raise DataError(f"all have {got}; expected years without a gap, the baseline and 2000-2009 among them")
     names = [*Part._fields[: 3 if method == "lafferty-sriver" else 2], "variability", "total"]
     if nature_of(ens) == DATE:
-        chosen = unwrapped(chosen, circular(chosen, lambda part: part.mean([MEMBER, "time"]))[0])
+        chosen, *_ = around_mean(chosen, [MEMBER, "time"])
     blocks = _in_blocks(chosen)
     like = blocks.isel({MEMBER: 0}, drop=True).expand_dims(uncertainty=names).astype(np.float32).drop_attrs()
     how = {"parts": list(taken.values()), "names": names, "baseline": tuple(map(str, baseline))}

@@ -144,6 +144,14 @@ def unwrapped(dates: xr.DataArray, center: xr.DataArray) -> xr.DataArray:
     return (center + (dates - center + year / 2) % year - year / 2).rename(dates.name).assign_attrs(dates.attrs)
 
 
+def around_mean(
+    dates: xr.DataArray, dims: str | list[str], weight: xr.DataArray | None = None
+) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    """Return dates within half a year of their circular mean over dimensions, this mean and the deviation; lazy."""
+    center, spread = circular(dates, lambda part: (part if weight is None else part.weighted(weight)).mean(dims))
+    return unwrapped(dates, center), center, spread
+
+
 def in_year(dates: xr.DataArray) -> xr.DataArray:
     """Return dates as days of the year, from 1 up to the year's length plus 1."""
     return ((dates - 1) % days_of_year(dates) + 1).assign_attrs(dates.attrs)

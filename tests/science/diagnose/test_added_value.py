@@ -5,11 +5,12 @@ import pytest
 import xarray as xr
 
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.diagnose import aspects, yearly
+from espo_luigi.science.diagnose import added_value
+from espo_luigi.science.diagnose.climate_aspects import aspects_of, yearly_sums
 from espo_luigi.science.variables import VARIABLES
 
 SOURCES = ["reference", "raw", "adjusted"]
-KNOWN = aspects.aspects_of(VARIABLES)
+KNOWN = aspects_of(VARIABLES)
 REPETITIONS = 200
 # Of 200 repetitions, so many false verdicts at a level of 5 % have a chance of 1 in 1000.
 MOST_FALSE = 21
@@ -44,10 +45,10 @@ def of_years(seed: int, *, bias: float, members: int = 1, years: int = 30, cells
 def test_where_nothing_differs_verdicts_are_false_in_five_of_a_hundred_repetitions(members: int, bias: float) -> None:
     false = {"verdict": dict.fromkeys(KNOWN, 0), "off": dict.fromkeys(KNOWN, 0)}
     for seed in range(REPETITIONS):
-        compared = aspects.compare_aspects(
+        compared = added_value.compare_aspects(
             of_years(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed), known=KNOWN
         )
-        for one in aspects.verdicts(compared):
+        for one in added_value.verdicts(compared):
             false["verdict"][one.aspect] += one.nearer + one.farther > 0
             false["off"][one.aspect] += one.adjusted_off > 0
     assert max(false["verdict"].values()) <= MOST_FALSE, false
@@ -69,18 +70,18 @@ def daily(seed: int, *, persistence: float, warmer: float = 0.0, years: int = 30
     tasmax = 10 + warmer + cycle + 4 * noise
     lower = 6 + 2 * random.random(tasmax.shape)
     values = {"tasmax": tasmax, "tasmin": tasmax - lower, "pr": np.where(wet > 0.2, np.exp(wet) * 4, 0.0)}
-    attrs = {name: {"units": yearly.display_units(name)} for name in values}
+    attrs = {name: {"units": VARIABLES[name].shown_units} for name in values}
     attrs["pr"]["standard_name"] = "precipitation_flux"
     return xr.Dataset({name: (("time", "cell"), values[name], attrs[name]) for name in values}, {"time": time})
 
 
-def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> dict[str, aspects.Verdict]:
+def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> dict[str, added_value.Verdict]:
     sources = dict(zip(SOURCES, (reference, raw, adjusted), strict=True))
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
     period = (int(reference["time"].dt.year[0]), int(reference["time"].dt.year[-1]))
-    sums = aspects.yearly_sums(sources, beside, period=period)
-    found = aspects.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test", known=KNOWN)
-    return {one.aspect: one for one in aspects.verdicts(found)}
+    sums = yearly_sums(sources, beside, period=period)
+    found = added_value.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test", known=KNOWN)
+    return {one.aspect: one for one in added_value.verdicts(found)}
 
 
 def mapped(simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
@@ -114,7 +115,7 @@ def test_a_bias_that_was_adjusted_is_found_and_persistence_is_told_to_be_as_wron
 def test_a_simulation_without_bias_keeps_all_aspects(reference: xr.Dataset) -> None:
     raw = daily(3, persistence=0.6)
     found = compared(reference, raw, mapped(raw, reference))
-    assert set(found) == set(aspects.aspects_of(["tasmax", "tasmin", "pr"]))
+    assert set(found) == set(aspects_of(["tasmax", "tasmin", "pr"]))
     # At a level of 5 %, two of the aspects are within chance.
     assert sum(one.word != "no different" for one in found.values()) <= 2
     assert not [one for one in found.values() if one.is_worse or one.is_broken]
@@ -142,8 +143,8 @@ def test_tasmin_of_tasmax_and_range_is_calibrated_in_its_mean_but_not_in_its_qua
 
 def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
     pool = of_years(7, bias=0.0, members=3)
-    together = aspects.compare_aspects(pool, adjusted=[], seed="a", known=KNOWN)
-    alone = [aspects.compare_aspects([one], adjusted=[], seed="a", known=KNOWN) for one in pool]
+    together = added_value.compare_aspects(pool, adjusted=[], seed="a", known=KNOWN)
+    alone = [added_value.compare_aspects([one], adjusted=[], seed="a", known=KNOWN) for one in pool]
     mean = xr.concat([one["value"] for one in alone], "member").mean("member")
     xr.testing.assert_allclose(together["value"], mean)
     noise = xr.concat([one["noise"] for one in alone], "member").mean("member")
@@ -154,19 +155,19 @@ def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
 
 def test_the_noise_of_a_mean_is_its_standard_error_and_the_same_seed_gives_the_same_numbers() -> None:
     sums = of_years(8, bias=0.0, cells=400)
-    found = aspects.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN)
+    found = added_value.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN)
     expected = np.sqrt(2 / 30)
     noise = found["noise"].sel(aspect="lag1_tasmax_JJA", side="raw").mean()
     np.testing.assert_allclose(noise, expected, rtol=0.15)
-    xr.testing.assert_identical(found, aspects.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN))
-    assert not found["p_value"].equals(aspects.compare_aspects(sums, adjusted=[], seed="b", known=KNOWN)["p_value"])
+    xr.testing.assert_identical(found, added_value.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN))
+    assert not found["p_value"].equals(added_value.compare_aspects(sums, adjusted=[], seed="b", known=KNOWN)["p_value"])
 
 
 def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
-    few = aspects.compare_aspects(of_years(9, bias=0.0, years=9), adjusted=[], seed="a", known=KNOWN)
-    assert few["value"].notnull().all() and not list(aspects.verdicts(few))
+    few = added_value.compare_aspects(of_years(9, bias=0.0, years=9), adjusted=[], seed="a", known=KNOWN)
+    assert few["value"].notnull().all() and not list(added_value.verdicts(few))
     sea = of_years(9, bias=0.0)[0].where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
-    found = aspects.compare_aspects([sea], adjusted=[], seed="a", known=KNOWN)
+    found = added_value.compare_aspects([sea], adjusted=[], seed="a", known=KNOWN)
     for name in ("p_value", "verdict", "value"):
         missing = found[name].isnull().any([dim for dim in found[name].dims if dim != "cell"])
         assert np.flatnonzero(missing).tolist() == [4], name
@@ -174,7 +175,7 @@ def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
 
 def test_correlations_of_variables_adjusted_together_are_calibrated_except_with_dry_days() -> None:
     names, both = ["tasmax", "tasmin", "pr", "hurs", "sfcWind"], [("pr", "hurs", "dtr"), ("sfcWind", "tasmax")]
-    apart, together = aspects.aspects_of(names), aspects.aspects_of(names, together=both)
+    apart, together = aspects_of(names), aspects_of(names, together=both)
     assert set(together) - set(apart) == {
         f"corr_{pair}_{season}" for pair in ("hurs_dtr", "sfcWind_tasmax") for season in ("DJF", "JJA")
     }
@@ -191,8 +192,8 @@ def test_what_a_further_source_lacks_is_nan_and_verdicts_are_those_without_it() 
     further = sources | {"DQM": sources["adjusted"][["tasmax", "pr"]]}
     found = []
     for of in (sources, further):
-        sums = aspects.yearly_sums(of, of, period=(1981, 1990), together=[("tasmax", "pr")])
-        found.append(aspects.compare_aspects([sums], adjusted=["tasmax", "pr"], seed="test", known=KNOWN))
+        sums = yearly_sums(of, of, period=(1981, 1990), together=[("tasmax", "pr")])
+        found.append(added_value.compare_aspects([sums], adjusted=["tasmax", "pr"], seed="test", known=KNOWN))
     without, made = found
     xr.testing.assert_identical(made.sel(source=list(SOURCES)), without)
     more = made["value"].sel(source="DQM")
@@ -215,9 +216,9 @@ def test_correlations_of_a_group_do_not_depend_on_traces_of_rain_on_dry_days() -
     sources = dict(zip(SOURCES, (reference, reference, product), strict=True))
     off = {}
     for together in ((), [("pr", "tasmax")]):
-        sums = aspects.yearly_sums(sources, sources, period=(1981, 1990), together=together)
-        made = aspects.compare_aspects(
-            [sums], adjusted=[], seed="a", known=aspects.aspects_of(sources["raw"], together=together)
+        sums = yearly_sums(sources, sources, period=(1981, 1990), together=together)
+        made = added_value.compare_aspects(
+            [sums], adjusted=[], seed="a", known=aspects_of(sources["raw"], together=together)
         )
         value = made["value"].sel(aspect="corr_tasmax_pr_JJA")
         off[bool(together)] = float(abs(value.sel(source="adjusted") - value.sel(source="reference")).max())

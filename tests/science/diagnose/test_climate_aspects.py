@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import grid
-from espo_luigi.science.diagnose import aspects, yearly
+from espo_luigi.science import display, grid
+from espo_luigi.science.diagnose import climate_aspects, statistics
 from espo_luigi.science.variables import VARIABLES
 
 DATA = Path(__file__).parents[2] / "data"
@@ -19,7 +19,7 @@ SOURCES = {"reference": "ahccd_1950-2013.nc", "raw": "CanESM2_1950-2100.nc"}
 
 def opened(file: str) -> xr.Dataset:
     """Series of a file in display units, with a tasmin that depends on the weather; cells are the places."""
-    ds = yearly.in_display_units(xr.open_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
+    ds = display.in_display_units(xr.open_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
     ds = ds.sel(time=slice(str(PERIOD[0]), str(PERIOD[1]))).transpose("time", "cell").load()
     tasmin = (ds["tasmax"] - 6 - 4 / (1 + ds["pr"])).assign_attrs(ds["tasmax"].attrs)
     return ds.assign(tasmin=tasmin, pr=ds["pr"].assign_attrs(standard_name="precipitation_flux"))
@@ -35,13 +35,13 @@ def sources() -> dict[str, xr.Dataset]:
 @pytest.fixture(scope="module")
 def sums(sources: dict[str, xr.Dataset]) -> xr.Dataset:
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
-    return aspects.yearly_sums(sources, beside, period=PERIOD)
+    return climate_aspects.yearly_sums(sources, beside, period=PERIOD)
 
 
 def number(sums: xr.Dataset, name: str, source: str) -> np.ndarray:
     """The aspect over all years, by cell."""
-    of_years = (one.sel(source=source).sum("year").values for one in aspects.sums_of(sums, name))
-    return aspects.aspects_of(VARIABLES)[name].number(*of_years)
+    of_all = sums[name].sel(source=source).sum("year").transpose(..., "cell").values
+    return climate_aspects.aspects_of(VARIABLES)[name].number(*of_all)
 
 
 def runs(inside: np.ndarray) -> list[int]:
@@ -50,7 +50,7 @@ def runs(inside: np.ndarray) -> list[int]:
 
 
 def test_every_aspect_has_a_number_in_every_place(sums: xr.Dataset) -> None:
-    assert set(sums.data_vars) == set(aspects.aspects_of(["tasmax", "tasmin", "pr"]))
+    assert set(sums.data_vars) == set(climate_aspects.aspects_of(["tasmax", "tasmin", "pr"]))
     for name, source in itertools.product(sums.data_vars, sums["source"].values):
         assert np.isfinite(number(sums, str(name), str(source))).all(), (name, source)
 
@@ -128,7 +128,7 @@ def test_means_wet_days_and_variability_between_years_are_xarrays(
 
     daily = sources["raw"]
     by_season = properties.mean(daily["tasmax"], group="time.season")
-    for season in yearly.SEASONS:
+    for season in statistics.SEASONS:
         np.testing.assert_allclose(
             number(sums, f"mean_tasmax_{season}", "raw"), by_season.sel(season=season), rtol=1e-6
         )
@@ -149,8 +149,8 @@ def test_means_wet_days_and_variability_between_years_are_xarrays(
 
 def test_years_that_a_source_lacks_are_refused_with_both_numbers(sources: dict[str, xr.Dataset]) -> None:
     short = {**sources, "raw": sources["raw"].sel(time=slice("1990", None))}
-    with pytest.raises(DataError, match=r"The raw data have 21 of the years 1981 to 2010 \(1990 to 2010\)"):
-        aspects.yearly_sums(short, short, period=PERIOD)
+    with pytest.raises(DataError, match="raw has 21 of the 30 years 1981-2010; its years are 1990 to 2010"):
+        climate_aspects.yearly_sums(short, short, period=PERIOD)
 
 
 def test_neighbours_are_adjacent_cells_with_data_and_a_lone_cell_has_none() -> None:

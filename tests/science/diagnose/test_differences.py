@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.diagnose import apart
+from espo_luigi.science.diagnose import differences
 
 # Two days of January, one of July, in two cells.
 DAYS = ("2001-01-30", "2001-01-31", "2001-07-01")
@@ -23,7 +23,7 @@ def series(values: list[list[float]], days: tuple[str, ...] = DAYS) -> xr.DataAr
 def test_differences_of_two_cells_are_those_counted_by_hand() -> None:
     a = series([[1, 2], [3, np.nan], [5, 6]])
     b = series([[1, 4], [2, 7], [5, np.nan]])
-    rows, maps, said = apart.compare(a, b, draws=False)
+    rows, maps, said = differences.compare(a, b, draws=False)
     year, winter, spring, summer, autumn = rows
     # Differences are 0, 2 and -1 in winter, and 0 in summer; a value of each season is in one only.
     assert (year.days, year.missing, year.share, year.largest, year.mean) == (4, 2, 0.5, 2, 0.25)
@@ -41,7 +41,7 @@ def test_differences_of_two_cells_are_those_counted_by_hand() -> None:
 def test_the_same_days_and_cells_in_another_order_are_equal() -> None:
     a = series([[1, 2], [3, 4], [5, 6]])
     b = series([[0, 0], [6, 5], [4, 3]], ("2000-12-31", DAYS[2], DAYS[1])).assign_coords(cell=["y", "x"])
-    (year, *_), _, said = apart.compare(a, b.transpose("cell", "time"))
+    (year, *_), _, said = differences.compare(a, b.transpose("cell", "time"))
     assert (year.days, year.share) == (4, 0)
     assert said == ["time: 1 of 3 only in A", "time: 1 of 3 only in B"]
 
@@ -50,7 +50,7 @@ def test_the_same_days_and_cells_in_another_order_are_equal() -> None:
 def test_infinite_values_are_missing_and_every_number_is_json() -> None:
     a = series([[1, np.inf], [3, np.inf], [5, 6]])
     b = series([[1, np.inf], [3, 4], [5, -np.inf]])
-    rows, maps, _ = apart.compare(a, b, draws=False)
+    rows, maps, _ = differences.compare(a, b, draws=False)
     assert [(row.days, row.missing, row.share) for row in rows[:2]] == [(3, 2, 0), (2, 1, 0)]
     json.dumps([asdict(row) for row in rows], allow_nan=False)
     np.testing.assert_array_equal(maps["largest"], [0, np.nan])
@@ -58,7 +58,7 @@ def test_infinite_values_are_missing_and_every_number_is_json() -> None:
 
 def test_few_cells_leave_noise_open() -> None:
     a = series([[1, 2], [3, 4], [5, 6]])
-    assert apart.compare(a, a + 1)[0][0].beyond_noise is None
+    assert differences.compare(a, a + 1)[0][0].beyond_noise is None
 
 
 def test_other_draws_are_noise_where_cells_differ_in_their_amounts() -> None:
@@ -69,13 +69,13 @@ def test_other_draws_are_noise_where_cells_differ_in_their_amounts() -> None:
     drawn = [np.where(random.random(shape) < 0.3, given * random.lognormal(0, 1, shape), given) for _ in "ab"]
     time = np.arange("2001-01-01", "2004-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
     a, b = (xr.DataArray(of.astype("f4"), {"time": time}, ("time", "lat", "lon"), "pr") for of in drawn)
-    rows, *_ = apart.compare(a, b)
+    rows, *_ = differences.compare(a, b)
     assert rows[0].share > 0.05
     assert [row.beyond_noise for row in rows] == [False] * 5
     b[dict(zip(("lat", "lon"), np.unravel_index(wet.argmax(), wet.shape), strict=True))] *= 3
-    assert apart.compare(a, b)[0][0].beyond_noise
+    assert differences.compare(a, b)[0][0].beyond_noise
     # With the same draws, a cell that differs alone differs by something else.
-    assert apart.compare(a, a.where((a["lat"] != 3) | (a["lon"] != 3), a * 1.01))[0][0].beyond_noise
+    assert differences.compare(a, a.where((a["lat"] != 3) | (a["lon"] != 3), a * 1.01))[0][0].beyond_noise
 
 
 def test_other_draws_in_a_dry_season_are_not_called_more_than_noise() -> None:
@@ -86,11 +86,11 @@ def test_other_draws_in_a_dry_season_are_not_called_more_than_noise() -> None:
     given[np.ix_(np.isin(time.month, (6, 7, 8)), np.arange(5, 60))] = 0
     drawn = [np.where(random.random(shape) < 0.3, given * random.lognormal(0, 1, shape), given) for _ in "ab"]
     a, b = (xr.DataArray(of.astype("f4"), {"time": time}, ("time", "cell"), "pr") for of in drawn)
-    assert [row.beyond_noise for row in apart.compare(a, b)[0]] == [False, False, False, None, False]
+    assert [row.beyond_noise for row in differences.compare(a, b)[0]] == [False, False, False, None, False]
 
 
 def test_a_day_that_is_there_twice_is_refused() -> None:
     a = series([[1, 2], [3, 4], [5, 6]])
     twice = series([[1, 2], [3, 4], [5, 6]], (DAYS[0], DAYS[0], DAYS[2]))
     with pytest.raises((DataError, ValueError), match="duplicate"):
-        apart.compare(a, twice)
+        differences.compare(a, twice)

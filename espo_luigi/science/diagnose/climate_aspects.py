@@ -1,7 +1,7 @@
-"""Aspects of a climate that a reviewer asks about, and whether adjusting brought them nearer to the reference.
+"""Aspects of a climate that a reviewer asks about: means, tails, spells, persistence, variability, dependence.
 
-An aspect follows from sums of single years (`yearly`), so that years can be resampled, which tells the noise of the
-years at hand. All of it is of data in memory, (time, cell), in the units of reports (`yearly.in_display_units`).
+An aspect follows from sums of single years, so that years can be resampled, which tells the noise of the years at hand.
+All of it is of data in memory, (time, cell), in the units of reports (`display.in_display_units`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import REALIZATION, join
-from espo_luigi.science.diagnose import yearly
+from espo_luigi.science.chunks import join
+from espo_luigi.science.derivations import daily_temperature_range
+from espo_luigi.science.diagnose import statistics
 from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
-from espo_luigi.science.diagnose.yearly import SEASONS, Days, Period, correlation, deviation, ratio
-from espo_luigi.science.seeds import cell_generator
+from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, correlation, deviation, ratio
+from espo_luigi.science.diagnose.summaries import PAIRS
+from espo_luigi.science.display import in_order, of_differences, wet_day
 from espo_luigi.science.units import convert_to
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 Sums = list[np.ndarray]
 # The least value of a wet day, and what sets the names of a variable's aspects apart from those of the table's first.
@@ -33,19 +34,15 @@ WARM_QUANTILE, HEAT_WAVE_DAYS = 0.95, 3
 LOW, HIGH = 0.05, 0.95
 # Years of a block, for the variability between years: their order may matter.
 YEARS_TOGETHER = 3
-_PAIRS = (*yearly.PAIRS[:1], ("dtr", "pr"), ("tasmax", "tasmin"), *yearly.PAIRS[1:])
+_PAIRS = (*PAIRS[:1], ("dtr", "pr"), ("tasmax", "tasmin"), *PAIRS[1:])
 _TWO_SEASONS = ("DJF", "JJA")
 SOURCES = ("reference", "raw", "adjusted")
 # Variables that texts do not call by their short names.
 _WORDS = {"pr": "precipitation", "dtr": "daily range"}
 # xclim's sums of days need precipitation in these units.
 _RAIN = "mm d-1"
-
-RESAMPLINGS = 1000
-# The expected share of false verdicts among the cells with a verdict.
-FALSE_DISCOVERIES = 0.05
-# With fewer years (or blocks of years), resampling does not tell the noise.
-LEAST_YEARS, LEAST_BLOCKS = 10, 4
+# The source that each variable adjusted by itself makes, to compare with variables that are adjusted together.
+USUAL = "DQM"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +89,6 @@ class Aspect:
         return any(needed <= set(adjusted) for needed in self.calibrated)
 
 
-def limits(reference: xr.Dataset) -> xr.Dataset:
-    """Return the reference's low and high quantiles of days in each cell (cell, quantile), to count days beyond."""
-    return reference.quantile([LOW, HIGH], dim="time", keep_attrs=True)
-
-
 def _mean(name: str, season: str, series: Series) -> Sums:
     values = np.where(series.in_season(season)[:, None], series.values(name), np.nan)
     return series.counted(values, ~np.isnan(values))
@@ -111,14 +103,14 @@ def _beyond(name: str, level: float, wet: float | None, series: Series) -> Sums:
 
 
 def _wet_days(name: str, least: float, series: Series) -> Sums:
-    wet, dry = yearly.wet_and_dry(series.values(name), least)
+    wet, dry = statistics.wet_and_dry(series.values(name), least)
     return series.counted(100 * wet, wet | dry)
 
 
 def _spell(kind: int, name: str, least: float, series: Series) -> Sums:
     """The days of the wet (0) or dry (1) spells that begin in a year, and how many those are."""
-    inside = yearly.wet_and_dry(series.values(name), least)[kind]
-    cell, first, length = yearly.runs(inside)
+    inside = statistics.wet_and_dry(series.values(name), least)[kind]
+    cell, first, length = statistics.runs(inside)
     lasting, begun = np.zeros(inside.shape), np.zeros(inside.shape)
     lasting[first, cell], begun[first, cell] = length, 1
     return series.counted(lasting, begun)
@@ -126,8 +118,8 @@ def _spell(kind: int, name: str, least: float, series: Series) -> Sums:
 
 def _transition(kind: int, name: str, least: float, series: Series) -> Sums:
     """The wet days after a wet (0) or dry (1) day, and all days that follow such a day."""
-    both = yearly.wet_and_dry(series.values(name), least)
-    known, wet = yearly.wet_after(both[kind], *both)
+    both = statistics.wet_and_dry(series.values(name), least)
+    known, wet = statistics.wet_after(both[kind], *both)
     return series.counted(wet, known)
 
 
@@ -161,9 +153,10 @@ def _correlation(first: str, second: str, season: str, dry: Mapping[str, float],
     Values below those of `dry` have one rank, since those that an adjustment gives to dry days mean nothing.
     """
     both = {first: series.values(first), second: series.values(second or first, beside=not second)}
-    one, other = (np.where(values < dry.get(name, -np.inf), 0.0, values) for name, values in both.items())
-    x, y = yearly.ranked(one, other, series.in_season(season))
-    return [series.days.sums(terms) for terms in yearly.correlation_sums(x, y)]
+    inside = series.in_season(season)[:, None]
+    alike = (np.where(values < dry.get(name, -np.inf), 0.0, values) for name, values in both.items())
+    terms = statistics.rank_terms(*(np.where(inside, values, np.nan) for values in alike))
+    return [series.days.sums(of) for of in terms]
 
 
 def _of_xclim(index: Callable[[Any, Series], xr.DataArray], series: Series) -> Sums:
@@ -235,7 +228,7 @@ def _temporal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Asp
         for season in _TWO_SEASONS:
             words = f"Lag-1 autocorrelation of {_word(name)}, {season}"
             yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season))
-        words, unit = f"Standard deviation of yearly means of {_word(name)}", yearly.of_differences(units[name])
+        words, unit = f"Standard deviation of yearly means of {_word(name)}", of_differences(units[name])
         sums = partial(_yearly, name)
         yield Aspect(f"between_years_{name}", words, unit, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
@@ -285,9 +278,9 @@ def aspects_of(
     The daily range of tasmax and tasmin is there where both are, for its correlations only. Of groups of variables that
     are adjusted `together`, the correlations of all pairs are aspects, calibrated unless a variable has dry days.
     """
-    units = {name: yearly.display_units(name, table) for name in yearly.in_order(names, table)}
+    units = {name: variable(name, table).shown_units for name in in_order(names, table)}
     first = next((name for name, of in table.items() if of.wet is not None), "")
-    least = {name: yearly.wet_day(name, table=table) for name in units}
+    least = {name: wet_day(name, table=table) for name in units}
     wet = {
         name: (amount, *(("", "") if name == first else (f"_{name}", f", {_word(name)}")))
         for name, amount in least.items()
@@ -297,14 +290,6 @@ def aspects_of(
     joint = partial(_joint, together=together)
     every = (aspect for of in (_marginal, _temporal, joint) for aspect in of(units, wet))
     return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
-
-
-def described(compared: xr.Dataset, name: str) -> tuple[str, str]:
-    """Return an aspect's name in words and its units, from what `compare_aspects` made; 0.2.0 wrote neither."""
-    if "long_name" not in compared.coords:
-        return name, ""
-    of_aspect = compared.sel(aspect=name)
-    return str(of_aspect["long_name"].item()), str(of_aspect["units"].item())
 
 
 def yearly_sums(
@@ -343,7 +328,8 @@ def yearly_sums(
     near = {name: complete(name, ds, period) for name, ds in beside.items()}
     shared = [name for name in map(str, sources["reference"]) if all(name in sources[of] for of in SOURCES)]
     wanted = aspects_of(shared, table, together).values()
-    levels = limits(inside["reference"][shared])
+    # To count the days beyond.
+    levels = inside["reference"][shared].quantile([LOW, HIGH], dim="time", keep_attrs=True)
     own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
     sums_of_sources = {
         name: xr.Dataset(
@@ -373,196 +359,41 @@ def complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
     DataError
         If years are missing.
     """
+    Days.of(ds).require(period, name)
     selected = ds.sel(time=slice(str(period[0]), str(period[1]))).compute()
-    years = np.unique(selected["time"].dt.year.values)
-    if len(years) != period[1] - period[0] + 1:
-        has = f"{years[0]} to {years[-1]}" if len(years) else "none of them"
-        raise DataError(f"The {name} data have {len(years)} of the years {period[0]} to {period[1]} ({has}).")
     if "dtr" in selected or not {"tasmax", "tasmin"} <= set(selected):
         return selected
-    units = yearly.of_differences(str(selected["tasmax"].attrs.get("units", "")))
-    return selected.assign(dtr=(selected["tasmax"] - selected["tasmin"]).drop_attrs().assign_attrs(units=units))
+    return selected.assign(dtr=daily_temperature_range(selected["tasmax"], selected["tasmin"]))
 
 
-def sums_of(ds: xr.Dataset, name: str) -> Sequence[xr.DataArray]:
-    """Return the sums of an aspect, one by one."""
-    (dim,) = (str(dim) for dim in ds[name].dims if str(dim).startswith("sum_"))
-    return [ds[name].isel({dim: place}) for place in range(ds.sizes[dim])]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How many cells of an aspect are nearer to the reference than before, and farther: shares of those with data."""
-
-    aspect: str
-    long_name: str
-    units: str
-    calibrated: bool
-    nearer: float
-    farther: float
-    # The shares of cells that differ from the reference beyond noise, before and after.
-    raw_off: float
-    adjusted_off: float
-
-    @property
-    def word(self) -> str:
-        """`nearer`, `farther`, or `no different` within noise: the larger share, if it is not tiny."""
-        if max(self.nearer, self.farther) < FALSE_DISCOVERIES:
-            return "no different"
-        return "nearer" if self.nearer >= self.farther else "farther"
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether an aspect that was not calibrated is `farther` than before."""
-        return not self.calibrated and self.word == "farther"
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether an aspect that was calibrated is not right beyond noise."""
-        return self.calibrated and self.adjusted_off >= FALSE_DISCOVERIES
-
-
-def compare_aspects(
-    sums: Sequence[xr.Dataset],
-    *,
-    adjusted: Collection[str],
-    seed: str,
-    known: Mapping[str, Aspect],
+def energies(
+    sources: Mapping[str, xr.Dataset], *, groups: Collection[Sequence[str]], random: np.random.Generator
 ) -> xr.Dataset:
-    """Compare raw and adjusted aspects with the reference's, and resample years to tell the noise.
+    """Return how far the joint distribution of each group of variables is from the reference's, by season.
 
-    The years of the reference and those of the simulations are drawn independently; raw and adjusted, and all members
-    of a pool, get the same years. The value of a pool is the mean of its members' values. Deviations of the resampled
-    values are widened by sqrt(n / (n - 3)) for n years, as a sample's own spread is too small.
+    Every third day counts, as successive days have much in common.
 
     Parameters
     ----------
-    sums
-        The `yearly_sums` of a simulation, or of a pool's members, of the same cells.
-    adjusted
-        The variables that were adjusted: they decide which aspects are calibrated.
-    seed
-        Names the draws of years: the same name gives the same numbers.
-    known
-        The aspects (`aspects_of`) that `sums` may have.
+    sources
+        `reference`, then others, (time, cell), in memory, of the same years, any calendar, and all groups' variables.
+    groups
+        The variables of each.
+    random
+        Draws the years of the noise.
 
     Returns
     -------
     xr.Dataset
-        `value` (source, aspect, cell), of further sources, too. `noise` (side, aspect, cell): the standard deviation of
-        the resampled distance between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted
-        being equally far from the reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less
-        than 10 years.
-        `verdict` (aspect, cell): 1 nearer, -1 farther, 0 no different within noise, or by less than the noise of the
-        adjusted; `off` (side, aspect, cell): 1 where the distance is beyond noise. Both control the false discovery
-        rate over the cells of an aspect at 5 %.
-        `calibrated`, and the coordinates `long_name` and `units` (aspect).
-
-    References
-    ----------
-    Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
+        `energy` (distance, other, cell) and `energy_noise` (distance, cell); the labels along `distance` have the
+        variables and the season.
     """
-    members: xr.Dataset = join((member.load() for member in sums), REALIZATION)
-    random = cell_generator(seed, "years", 0)
-    names = [name for name in known if name in members]
-    compared: xr.Dataset = join((_compared(known[name], members, random) for name in names), "aspect")
-    calibrated = [known[name].is_calibrated(adjusted) for name in names]
-    texts = {
-        "long_name": [known[name].long_name for name in names],
-        "units": [members[name].attrs.get("units", known[name].units) for name in names],
-    }
-    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": _in_order(members)}
-    named |= {name: ("aspect", np.array(of, dtype=object)) for name, of in texts.items()}
-    return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
-
-
-def _in_order(sums: xr.Dataset) -> list[str]:
-    return [*SOURCES, *(str(name) for name in sums["source"].values if name not in SOURCES)]
-
-
-def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
-    """The comparison of one aspect: (source, cell), (side, cell) and (cell)."""
-    years = members.sizes["year"]
-    sums = [one.transpose("source", REALIZATION, "year", "cell") for one in sums_of(members, aspect.name)]
-    everything = np.ones((1, years))
-    value = np.stack([_number(aspect, everything, sums, source)[0] for source in _in_order(members)])
-    drawn, simulated = (weights_of_years(random, years, aspect.years_together) for _ in range(2))
-    of_reference = _number(aspect, drawn, sums, "reference")
-    # A sample's own spread is too small.
-    blocks = max(years / aspect.years_together, LEAST_BLOCKS)
-    distance = []
-    for row, side in ((1, "raw"), (2, "adjusted")):
-        deviations = _centred(_number(aspect, simulated, sums, side)) - _centred(of_reference)
-        distance.append(value[row] - value[0] + deviations * np.sqrt(blocks / (blocks - 3)))
-    raw, adjusted = distance
-    noise = np.stack([one.std(axis=0) for one in distance])
-    gain = np.abs(value[1] - value[0]) - np.abs(value[2] - value[0])
-    # Raw and adjusted have the same years: tiny changes are certain, and no reason to call an aspect worse.
-    visible = np.abs(gain) > noise[1]
-    p_value = _two_sided(np.abs(raw) - np.abs(adjusted), years)
-    p_off = np.stack([_two_sided(one, years) for one in distance])
-    return xr.Dataset(
-        {
-            "value": (("source", "cell"), value),
-            "noise": (("side", "cell"), noise),
-            "p_value": ("cell", p_value),
-            "p_off": (("side", "cell"), p_off),
-            "verdict": ("cell", _flagged(p_value) * np.sign(gain) * visible),
-            "off": (("side", "cell"), np.stack([_flagged(one) for one in p_off])),
-        }
-    )
-
-
-def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], source: str) -> np.ndarray:
-    """The aspect of each resampling, (resampling, cell): the mean over the members. The reference has no members."""
-    members = sums[0].sizes[REALIZATION] if source != "reference" else 1
-    of_members = [
-        aspect.number(*(weights @ terms.sel(source=source).values[member] for terms in sums))
-        for member in range(members)
-    ]
-    return np.mean(of_members, axis=0)
-
-
-def weights_of_years(random: np.random.Generator, years: int, together: int) -> np.ndarray:
-    """Return how often each resampling has each year, (resampling, year)."""
-    chosen = yearly.drawn_years(random, years, together, RESAMPLINGS)
-    weights = np.zeros((RESAMPLINGS, years))
-    np.add.at(weights, (np.arange(RESAMPLINGS)[:, None], chosen), 1.0)
-    return weights
-
-
-def _centred(resampled: np.ndarray) -> np.ndarray:
-    """Deviations from the resamplings' mean: that of a standard deviation or a quotient is biased."""
-    known = np.isfinite(resampled)
-    mean = np.where(known, resampled, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return np.where(known, resampled - mean, 0.0)
-
-
-def _two_sided(resampled: np.ndarray, years: int) -> np.ndarray:
-    """The p-value of 0, two-sided, in the distribution of each cell; NaN for a cell without a value."""
-    low, high = ((1 + beyond.sum(axis=0)) / (RESAMPLINGS + 1) for beyond in (resampled <= 0, resampled >= 0))
-    there = np.isfinite(resampled).all(axis=0) & (years >= LEAST_YEARS)
-    return np.where(there, np.minimum(1.0, 2 * np.minimum(low, high)), np.nan)
-
-
-def _flagged(p_values: np.ndarray) -> np.ndarray:
-    """1 for the cells that are discoveries, 0 for others; NaN where there is no p-value."""
-    from scipy.stats import false_discovery_control
-
-    known = np.isfinite(p_values)
-    flagged = np.full(p_values.shape, np.nan)
-    if known.any():
-        flagged[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
-    return flagged
-
-
-def verdicts(compared: xr.Dataset) -> Iterator[Verdict]:
-    """Yield the verdict about each aspect that any cell has a p-value of."""
-    for place, name in enumerate(compared["aspect"].values):
-        of_aspect = compared.isel(aspect=place)
-        verdict = of_aspect["verdict"].values[np.isfinite(of_aspect["verdict"].values)]
-        if verdict.size:
-            off = [float(of_aspect["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
-            shares = (float((verdict > 0).mean()), float((verdict < 0).mean()))
-            words = described(compared, str(name))
-            yield Verdict(str(name), *words, bool(of_aspect["calibrated"]), *shares, *off)
+    made, (_, *others) = {}, sources
+    for group in groups:
+        for season, values, years in statistics.by_season(sources, group):
+            first, *rest = (of[..., ::3] for of in values.values())
+            energy, noise = statistics.energy_distances(first, rest, years[::3], random)
+            limit = np.quantile(noise, statistics.NOISE_QUANTILE, axis=0)
+            both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", limit)}
+            made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
+    return xr.concat(list(made.values()), xr.Variable("distance", list(made)), data_vars="all", join="exact")

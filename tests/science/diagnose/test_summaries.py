@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import grid
-from espo_luigi.science.diagnose import yearly
+from espo_luigi.science import display, grid
+from espo_luigi.science.diagnose import summaries
 
 N_CELLS = 3
 
@@ -30,11 +30,11 @@ def daily() -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def found(daily: xr.Dataset) -> xr.Dataset:
-    return yearly.summary(yearly.in_display_units(daily), period=(1991, 2020))
+    return summaries.summary(display.in_display_units(daily), period=(1991, 2020))
 
 
 def test_temperatures_are_shown_in_degrees_and_precipitation_in_millimetres_a_day(daily: xr.Dataset) -> None:
-    shown = yearly.in_display_units(daily.assign(tasmin=daily["tasmax"]))
+    shown = display.in_display_units(daily.assign(tasmin=daily["tasmax"]))
     assert {name: da.attrs["units"] for name, da in shown.items()} == {
         "tasmax": "degC",
         "tasmin": "degC",
@@ -89,9 +89,9 @@ def test_the_correlation_is_scipys_of_each_cell_averaged(daily: xr.Dataset, foun
 
 
 def test_days_without_data_are_left_out(daily: xr.Dataset, found: xr.Dataset) -> None:
-    gappy = yearly.in_display_units(daily).copy(deep=True)
+    gappy = display.in_display_units(daily).copy(deep=True)
     gappy["tasmax"][:31] = np.nan
-    with_gap = yearly.summary(gappy, period=(1991, 2020))
+    with_gap = summaries.summary(gappy, period=(1991, 2020))
     others = gappy["tasmax"].isel(time=slice(31, None))
     january = others.sel(time=others["time"].dt.month == 1)
     np.testing.assert_allclose(with_gap["tasmax_cycle"].sel(month=1), january.mean())
@@ -99,10 +99,10 @@ def test_days_without_data_are_left_out(daily: xr.Dataset, found: xr.Dataset) ->
 
 
 def test_a_change_is_a_difference_of_temperature_and_per_cent_of_precipitation(daily: xr.Dataset) -> None:
-    ds = yearly.in_display_units(daily).copy(deep=True)
+    ds = display.in_display_units(daily).copy(deep=True)
     later = ds["time"].dt.year >= 2006
     ds["tasmax"] = ds["tasmax"].where(~later, ds["tasmax"] + 3)
-    changed = yearly.changes(ds, ((1991, 2005), (2006, 2020)))
+    changed = summaries.changes(ds, ((1991, 2005), (2006, 2020)))
     summer = ds.sel(time=ds["time"].dt.season == "JJA")
     before, after = (summer.sel(time=slice(first, last)) for first, last in (("1991", "2005"), ("2006", "2020")))
     levels = changed["change_quantile"].values
@@ -127,19 +127,19 @@ def test_a_change_is_a_difference_of_temperature_and_per_cent_of_precipitation(d
 def test_periods_of_change_are_the_usual_ones_or_the_longest_two_of_equal_length(
     first: int, last: int, expected: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    assert yearly.periods_of_change(range(first, last + 1), ((1991, 2020), (2071, 2100))) == expected
+    assert summaries.periods_of_change(range(first, last + 1), ((1991, 2020), (2071, 2100))) == expected
 
 
 def test_periods_of_change_do_not_hold_years_that_are_not_there() -> None:
     years = [*range(1979, 2015), *range(2065, 2101)]
-    assert yearly.periods_of_change(years, ((1991, 2020), (2071, 2100))) == ((1979, 2014), (2065, 2100))
-    assert yearly.periods_of_change(years, ((1985, 2014), (2071, 2100))) == ((1985, 2014), (2071, 2100))
-    assert yearly.periods_of_change(years[:40], ((1991, 2020), (2071, 2100))) == ((1979, 1982), (2065, 2068))
+    assert summaries.periods_of_change(years, ((1991, 2020), (2071, 2100))) == ((1979, 2014), (2065, 2100))
+    assert summaries.periods_of_change(years, ((1985, 2014), (2071, 2100))) == ((1985, 2014), (2071, 2100))
+    assert summaries.periods_of_change(years[:40], ((1991, 2020), (2071, 2100))) == ((1979, 1982), (2065, 2068))
 
 
 def test_one_year_is_no_two_periods() -> None:
     with pytest.raises(DataError, match="expected two years at least"):
-        yearly.periods_of_change([2000], ((1991, 2020), (2071, 2100)))
+        summaries.periods_of_change([2000], ((1991, 2020), (2071, 2100)))
 
 
 @pytest.fixture()

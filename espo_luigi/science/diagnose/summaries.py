@@ -1,14 +1,11 @@
-"""Sums of the years of daily series, and what follows from them: means, wet days, spells, transitions, correlations.
+"""Summaries of the daily series of a few cells, which the report's figures draw, and changes between two periods.
 
-All of it is of data in memory, (time, cell), in the units of reports; see `in_display_units`. The
-report's tables of a few cells (`summary`, `changes`) are here. The aspects of a climate, which resample years, and the
-comparison with known futures build on this.
+All of it is of data in memory, (time, cell), in the units of reports (`display.in_display_units`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,16 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import join
-from espo_luigi.science.units import as_shown, convert_to
+from espo_luigi.science.diagnose.statistics import (
+    SEASONS,
+    Days,
+    Period,
+    rank_correlation,
+    runs,
+    wet_after,
+    wet_and_dry,
+)
+from espo_luigi.science.display import of_differences, wet_day
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Pairs of variables whose correlation is summarised by month, where both are there.
@@ -35,165 +41,9 @@ PAIRS = (
 _TAIL = (0.0001, 0.0003, 0.001, 0.003)
 QUANTILES = np.array([*_TAIL, *np.arange(1, 100) / 100, *(1 - tail for tail in reversed(_TAIL))])
 CHANGE_QUANTILES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
-SEASONS = ("DJF", "MAM", "JJA", "SON")
 SPELL_DAYS = np.arange(1, 41)
 # A change in per cent means nothing where the first value is below this share of a wet day (else of the mean).
 LEAST_OF_WET_DAY, LEAST_OF_MEAN = 0.1, 0.01
-
-Period = tuple[int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Days:
-    """The days of a time axis, in order of time."""
-
-    year: np.ndarray
-    month: np.ndarray
-
-    @classmethod
-    def of(cls, data: xr.Dataset | xr.DataArray) -> Days:
-        """Return the days of a dataset or a variable."""
-        index: Any = data.indexes["time"]
-        return cls(np.asarray(index.year), np.asarray(index.month))
-
-    @property
-    def season(self) -> np.ndarray:
-        """The place of each day's season in `SEASONS`."""
-        return self.month % 12 // 3
-
-    @property
-    def years(self) -> np.ndarray:
-        """The years that have days."""
-        return np.unique(self.year)
-
-    def between(self, period: Period) -> np.ndarray:
-        """Return whether each day is in a period."""
-        return (self.year >= period[0]) & (self.year <= period[1])
-
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums of each calendar year along the first dimension; NaN count as 0."""
-        first = np.unique(self.year, return_index=True)[1]
-        return np.add.reduceat(np.where(np.isnan(values), 0.0, values), first, axis=0)
-
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """Return the means of each calendar year, without NaN; NaN for a year that has nothing else."""
-        return ratio(self.sums(values), self.sums(~np.isnan(values) * 1.0))
-
-    def by_season(self, period: Period) -> list[list[np.ndarray]]:
-        """Return the places of each season's days in a period, year by year; empty where a year has none."""
-        inside = np.flatnonzero(self.between(period))
-        of_year = [inside[self.year[inside] == year] for year in range(period[0], period[1] + 1)]
-        return [[days[self.season[days] == season] for days in of_year] for season in range(len(SEASONS))]
-
-
-def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return total / count, NaN for nothing."""
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-
-
-def deviation(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the standard deviation (ddof 1) from the sums of values and of their squares."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.where(count > 1, (squares - total**2 / count) / (count - 1), np.nan)
-    return np.sqrt(np.maximum(variance, 0))
-
-
-def correlation(*sums: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation from the sums of x y, x, y, x², y², and the number of days; NaN of a constant."""
-    both, x, y, x_squares, y_squares, count = sums
-    with np.errstate(invalid="ignore", divide="ignore"):
-        spread = (x_squares - x**2 / count) * (y_squares - y**2 / count)
-        return np.where(spread > 0, (both - x * y / count) / np.sqrt(np.maximum(spread, 0)), np.nan)
-
-
-def correlation_sums(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """Return what `correlation` takes the sums of, day by day; 0 where a value is NaN."""
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = (np.where(known, values, 0.0) for values in (x, y))
-    return [x * y, x, y, x * x, y * y, known * 1.0]
-
-
-def ranked(x: np.ndarray, y: np.ndarray, days: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks of two series among the common values of the chosen days, by cell, and NaN elsewhere.
-
-    The correlation of the ranks is Spearman's. Ranks are about their middle, so that squares stay small.
-    """
-    from scipy.stats import rankdata
-
-    known = days[:, None] & ~np.isnan(x) & ~np.isnan(y)
-    middle = (known.sum(axis=0) + 1) / 2
-    ranks = [rankdata(np.where(known, values, np.nan), axis=0, nan_policy="omit") - middle for values in (x, y)]
-    return ranks[0], ranks[1]
-
-
-def wet_and_dry(values: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return which days are wet (`least` or more), and which are dry; a day without a value is neither."""
-    there = ~np.isnan(values)
-    return (values >= least) & there, (values < least) & there
-
-
-def wet_after(before: np.ndarray, wet: np.ndarray, dry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which days with a value follow a day of `before`, and which of these are wet."""
-    known = np.zeros_like(wet)
-    known[1:] = before[:-1] & (wet | dry)[1:]
-    return known, known & wet
-
-
-def runs(inside: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the cell, the first day and the length of each run of true values along time."""
-    steps = np.diff(np.pad(inside.astype(np.int8), ((1, 1), (0, 0))), axis=0).T
-    cell, first = np.nonzero(steps == 1)
-    return cell, first, np.nonzero(steps == -1)[1] - first
-
-
-def drawn_years(random: np.random.Generator, years: int, together: int, times: int) -> np.ndarray:
-    """Draw years with replacement, (draw, year): blocks of successive years; the first year comes after the last."""
-    first = random.integers(years, size=(times, -(-years // together), 1))
-    return ((first + np.arange(together)) % years).reshape(times, -1)[:, :years]
-
-
-def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) -> list[str]:
-    """Return variables in the table's order; those that it lacks come last, as given."""
-    given = dict.fromkeys(names)
-    return [*(name for name in table if name in given), *(name for name in given if name not in table)]
-
-
-def display_units(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
-    """Return a variable's units in reports; "" for those of its data."""
-    return variable(name, table).shown_units
-
-
-def wet_day(name: str, units: str = "", table: Mapping[str, Variable] = VARIABLES) -> float | None:
-    """Return the value below which a day is dry, in these or in a report's units; None of a variable without dry days.
-
-    It has six digits: conversion leaves 0.9999999999999999 mm d-1.
-    """
-    known, wanted = variable(name, table), units or display_units(name, table)
-    if known.wet is None or not known.units or wanted == known.units:
-        return known.wet
-    given = xr.DataArray(known.wet, name=name, attrs={"units": known.units})
-    return float(f"{float(convert_to(given, wanted)):.6g}")
-
-
-def in_display_units(
-    ds: xr.Dataset, names: Iterable[str] | None = None, *, table: Mapping[str, Variable] = VARIABLES
-) -> xr.Dataset:
-    """Return variables (by default all) in a report's units and the table's order; lazy.
-
-    Units are those of `as_shown`. Each has a `long_name`.
-    """
-    shown = [name for name in in_order(map(str, ds.data_vars if names is None else names), table) if name in ds]
-    made = {}
-    for name in shown:
-        words = {"long_name": variable(name, table).long_name or name}
-        named = ds[name].assign_attrs({} if {"long_name", "standard_name"} & ds[name].attrs.keys() else words)
-        made[name] = as_shown(named, variable(name, table))
-    return ds.assign(made)[shown]
-
-
-def of_differences(units: str) -> str:
-    """Return the units of differences between values."""
-    return "K" if units == "degC" else units
 
 
 def periods_of_change(years: Iterable[int], wanted: tuple[Period, Period]) -> tuple[Period, Period]:
@@ -273,20 +123,16 @@ def compare(
     """
     years = {name: set(Days.of(ds).years.tolist()) for name, ds in sources.items() if name != "reference"}
     chosen = periods_of_change(set.intersection(*years.values()), periods)
-    described = {
-        name: _described(ds.compute(), period, chosen if name in years else None, table) for name, ds in sources.items()
-    }
+    described = {}
+    for name, ds in sources.items():
+        daily = ds.compute()
+        described[name] = summary(daily, period=period, table=table).drop_attrs(deep=False)
+        if name in years:
+            changed = changes(daily, chosen, table)
+            described[name] = described[name].merge(changed, join="outer", compat="no_conflicts")
     joined: xr.Dataset = join(described.values(), "source", join="outer")
     text = " to ".join(f"{begin}-{end}" for begin, end in chosen)
     return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
-
-
-def _described(
-    daily: xr.Dataset, period: Period, periods: tuple[Period, Period] | None, table: Mapping[str, Variable]
-) -> xr.Dataset:
-    made = summary(daily, period=period, table=table).drop_attrs(deep=False)
-    changed = None if periods is None else changes(daily, periods, table)
-    return made if changed is None else made.merge(changed, join="outer", compat="no_conflicts")
 
 
 def changes(daily: xr.Dataset, periods: tuple[Period, Period], table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
@@ -359,9 +205,10 @@ def _wetness(ds: xr.Dataset, months: np.ndarray, table: Mapping[str, Variable]) 
 def _correlations(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
     made = {}
     for pair in (pair for pair in PAIRS if set(pair) <= set(ds.data_vars)):
-        x, y = (ds[name].transpose("time", "cell").values for name in pair)
-        by_month = [_spearman(x, y, months == month) for month in range(1, 13)]
-        made[f"corr_{'_'.join(pair)}"] = "month", np.array(by_month)
+        both = np.stack([ds[name].transpose("cell", "time").values for name in pair])
+        by_month = (rank_correlation(both[..., months == month]) for month in range(1, 13))
+        means = [np.nanmean(cells) if np.isfinite(cells).any() else np.nan for cells in by_month]
+        made[f"corr_{'_'.join(pair)}"] = "month", np.array(means)
     return made
 
 
@@ -371,10 +218,3 @@ def _spell_shares(inside: np.ndarray) -> np.ndarray:
     if not lengths.size:
         return np.full(len(SPELL_DAYS), np.nan)
     return np.array([(lengths >= days).mean() for days in SPELL_DAYS])
-
-
-def _spearman(x: np.ndarray, y: np.ndarray, days: np.ndarray) -> float:
-    """Spearman's correlation of each cell over some days, averaged."""
-    sums = correlation_sums(*ranked(x[days], y[days], np.ones(days.sum(), bool)))
-    cells = correlation(*(terms.sum(axis=0) for terms in sums))
-    return float(np.nanmean(cells)) if np.isfinite(cells).any() else np.nan

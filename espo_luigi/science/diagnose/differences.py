@@ -1,4 +1,4 @@
-"""How far two versions of a variable are apart: by season and cell, in one pass over blocks.
+"""Differences between two versions of a variable: by season and cell, in one pass over blocks.
 
 Each cell draws its random numbers by itself: differences by draws alone are independent from cell to cell, and have no
 sign. Days of a cell are not independent, as draws in the training change factors of all years. Yet draws spare the
@@ -17,7 +17,7 @@ from dask.array.core import normalize_chunks, slices_from_chunks
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.diagnose.yearly import SEASONS
+from espo_luigi.science.diagnose.statistics import SEASONS
 
 # A block has at most so many values; with blocks of 3.7 million, a process took 0.38 GB in all.
 _BLOCK_VALUES = 2**23

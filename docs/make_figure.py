@@ -23,6 +23,7 @@ import xarray as xr
 from PIL import Image
 
 from espo_luigi.report.maps import property_maps
+from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store import open_store
 
 HERE = Path(__file__).parent
@@ -56,7 +57,9 @@ def draw_opening(final: Path) -> None:
     adjusted = on_map(final.glob("final/NAM/day+*Demo-NoLeap*.zarr.zip"))
     biases = [(one - reference).assign_attrs(units="K") for one in (raw, adjusted)]
     title = "Demo-NoLeap: mean daily maximum temperature of January, 1991-2020"
-    property_maps(reference, raw, adjusted, *biases, title=title).savefig(HERE / "demo.png", dpi=110)
+    property_maps(reference, raw, adjusted, *biases, title=title, known=VARIABLES["tasmax"]).savefig(
+        HERE / "demo.png", dpi=110
+    )
 
 
 def on_map(paths: Iterable[Path]) -> xr.DataArray:

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from espo_luigi.audit.value import Way
 from espo_luigi.errors import ParameterError
 from espo_luigi.methods.base import Step
 from espo_luigi.replacing import check_ours, write_ours
-from espo_luigi.report.drawings import ADJUSTED, PICTURE_OF_OURS, RAW, drawing, new_figure, picture
+from espo_luigi.report.drawings import ADJUSTED, PICTURE_OF_OURS, RAW, drawing, new_figure, picture, units_text
+from espo_luigi.science.display import as_shown
+from espo_luigi.science.units import as_difference
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
-_SECONDS_PER_DAY = 86400
-_FLUX = "kg m-2 s-1"
+# Steps whose values, if they have a unit, are differences.
+_DIFFERENCES, _OF_OTHERS = ("anomaly", "factor"), "adjusted "
 _SUFFIXES = (".png", ".svg", ".pdf")
 _COLUMNS = 100
 
@@ -36,8 +40,8 @@ def as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def render(way: Way) -> str:
-    """Return a way as tables: the raw cells and the steps of each adjusted variable, and those of each product."""
+def render(way: Way, table: Mapping[str, Variable] = VARIABLES) -> str:
+    """Return a way as tables, in the units of reports: the raw cells and steps of each variable, and each product's."""
     raw_day = "" if way.raw_date == way.date else f", {way.raw_date} in the raw files"
     lines = [
         way.sim_id,
@@ -47,26 +51,32 @@ def render(way: Way) -> str:
     for name, adjusted in way.adjusted.items():
         lines += ["", f"{name}, adjusted", f"  {'lat °N':>9} {'lon °E':>9} {'weight':>7}  raw value"]
         lines += [
-            f"  {cell.lat:9.3f} {cell.lon:9.3f} {cell.weight:7.4f}  {_quantity(cell.value, adjusted.units)}"
+            f"  {cell.lat:9.3f} {cell.lon:9.3f} {cell.weight:7.4f}  "
+            f"{_quantity(Step('raw', cell.value, adjusted.units), name, table)}"
             for cell in adjusted.raw
         ]
-        lines += _table(adjusted.steps)
+        lines += _table(adjusted.steps, name, table)
     for name, product in way.products.items():
-        lines += ["", f"{name}, product", *_table(product.steps), f"  in {product.store}"]
+        lines += ["", f"{name}, product", *_table(product.steps, name, table), f"  in {product.store}"]
     return "\n".join([*lines, "", *textwrap.wrap(_exactness(way), _COLUMNS)])
 
 
-def _quantity(value: float, units: str) -> str:
-    """A value with its units, precipitation in mm/d."""
-    if math.isnan(value):
+def _quantity(step: Step, name: str, table: Mapping[str, Variable]) -> str:
+    """A step's value with its units; amounts, and numbers without a unit, have four digits."""
+    if math.isnan(step.value):
         return "no value"
-    if units == _FLUX:
-        return f"{value * _SECONDS_PER_DAY:.4g} mm/d"
-    return f"{value:.4g}" if units in ("", "1") else f"{value:.6g} {units}"
+    # A product's first steps are of the variables that it is made of.
+    name = step.name.removeprefix(_OF_OTHERS) if step.name.startswith(_OF_OTHERS) else name
+    given, known = xr.DataArray(step.value, attrs={"units": step.unit}, name=name), variable(name, table)
+    shown = as_shown(as_difference(given) if step.name in _DIFFERENCES else given, known)
+    units = shown.attrs["units"]
+    if units in ("", "1"):
+        return f"{float(shown):.4g}"
+    return f"{float(shown):{'.6g' if known.wet is None else '.4g'}} {units_text(units)}"
 
 
-def _table(steps: tuple[Step, ...]) -> Iterator[str]:
-    rows = [(step.name, _quantity(step.value, step.unit), step.sentence) for step in steps]
+def _table(steps: tuple[Step, ...], name: str, table: Mapping[str, Variable]) -> Iterator[str]:
+    rows = [(step.name, _quantity(step, name, table), step.sentence) for step in steps]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, value, sentence in rows:
         start = f"  {name:<{names}}  {value:<{values}}  "
@@ -95,7 +105,7 @@ def check_suffix(path: Path) -> None:
     check_ours(path, PICTURE_OF_OURS)
 
 
-def draw(way: Way, path: Path) -> None:
+def draw(way: Way, path: Path, table: Mapping[str, Variable] = VARIABLES) -> None:
     """Draw each adjusted variable before and after, on the days around the day, and write `path`.
 
     Raises
@@ -104,20 +114,21 @@ def draw(way: Way, path: Path) -> None:
         If the file's suffix is none of those that can be drawn.
     """
     check_suffix(path)
-    write_ours(path, picture(_figure_of(way), path.suffix, 150), PICTURE_OF_OURS)
+    write_ours(path, picture(_figure_of(way, table), path.suffix, 150), PICTURE_OF_OURS)
 
 
 @drawing
-def _figure_of(way: Way) -> Any:
+def _figure_of(way: Way, table: Mapping[str, Variable]) -> Any:
     figure, axes = new_figure(5 * len(way.adjusted), 3.6, 1, len(way.adjusted))
     for ax, (name, adjusted) in zip(axes[0], way.adjusted.items(), strict=True):
-        factor, units = (_SECONDS_PER_DAY, "mm/d") if adjusted.units == _FLUX else (1, adjusted.units)
         days = np.arange(len(adjusted.adjusted)) - adjusted.day
-        ax.plot(days, factor * np.array(adjusted.regridded), **RAW, label="regridded")
-        ax.plot(days, factor * np.array(adjusted.adjusted), **ADJUSTED, label="adjusted")
+        both = np.array([adjusted.regridded, adjusted.adjusted])
+        shown = as_shown(xr.DataArray(both, attrs={"units": adjusted.units}, name=name), variable(name, table))
+        ax.plot(days, shown.values[0], **RAW, label="regridded")
+        ax.plot(days, shown.values[1], **ADJUSTED, label="adjusted")
         ax.axvline(0, color="#999999", linewidth=0.8)
         ax.set_xlabel(f"days from {way.date}")
-        ax.set_ylabel(f"{name} ({units})")
+        ax.set_ylabel(f"{name} ({units_text(shown.attrs['units'])})")
         ax.legend()
     title = "\n".join(textwrap.wrap(way.sim_id.replace("_", " "), 48 * len(way.adjusted)))
     figure.suptitle(f"{title}\n{way.cell}")

@@ -244,6 +244,7 @@ def explain(
     if sim_id is None or lat is None or lon is None or date is None:
         raise click.UsageError("expected SIM-ID, LAT, LON and DATE, or --sample N.")
     from espo_luigi.audit import shown, value
+    from espo_luigi.tasks.context import context
 
     be_quiet_about_other_parameters()
     if plot is not None:
@@ -253,9 +254,9 @@ def explain(
     if as_json:
         print_json(shown.as_json(found))
     else:
-        say(shown.render(found))
+        say(shown.render(found, context().config.table))
     if plot is not None:
-        shown.draw(found, plot)
+        shown.draw(found, plot, context().config.table)
     return 0
 
 

@@ -35,11 +35,6 @@ class PropertiesAndMeasures(Asked):
     to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
     to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
 
-    @property
-    def step(self) -> Step:
-        """What is computed, as the science takes it."""
-        return Step(self.properties, self.period, self.to_level_prop, self.to_level_meas)
-
 
 class DiagStep(Section):
     """A diagnosed dataset: the reference, the simulation or the scenario."""
@@ -51,7 +46,8 @@ class DiagStep(Section):
     @property
     def step(self) -> Step:
         """What is computed, as the science takes it."""
-        return self.properties_and_measures.step
+        asked = self.properties_and_measures
+        return Step(asked.properties, asked.period, asked.to_level_prop, asked.to_level_meas)
 
 
 class Steps(Section):

@@ -214,5 +214,4 @@ def threshold_of(number: float, known: Variable) -> str:
     """Return a threshold with its unit, as reports show the variable."""
     from espo_luigi.science.units import threshold_in
 
-    shown = known.display_units or known.units
-    return f"{threshold_in(f'{number!r} {known.units}', shown):.6g} {shown}"
+    return f"{threshold_in(f'{number!r} {known.units}', known.shown_units):.6g} {known.shown_units}"

@@ -22,11 +22,11 @@ from espo_luigi.science import calendar, seeds
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import statistics
 from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, Resampling
-from espo_luigi.science.display import display_units, of_differences, wet_day
+from espo_luigi.science.display import of_differences, wet_day
 from espo_luigi.science.grid import evenly_placed
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 TRUTH, RAW, ADJUSTED, SCALING = "truth", "raw", "adjusted", "Scaling"
 CALIBRATION, ENERGY = "calibration", "energy"
@@ -97,7 +97,7 @@ class Adjustment:
 
 def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
     """Return a plan's `units` and `wet`, by what a table knows of a variable; temperatures keep the truth's units."""
-    units = display_units(name, table)
+    units = variable(name, table).shown_units
     return {"units": units if of_differences(units) == units else "", "wet": wet_day(name, table=table)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.choices import METHODS
 from espo_luigi.science.diagnose import differences
 from espo_luigi.science.diagnose.differences import Difference
+from espo_luigi.science.display import as_shown
+from espo_luigi.science.units import as_difference
+from espo_luigi.science.variables import variable
 
 # Of the products of one production alone, lines and page show so many.
 _SHOWN = 10
@@ -85,7 +88,12 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             found.notes[name] = [f"not compared: {first_line(error)}"]
             continue
-        found.differences[name], found.units[name] = rows, units_text(of_a.attrs.get("units", ""))
+        one = as_shown(as_difference(xr.DataArray(1.0, attrs=of_a.attrs)), variable(str(of_a.name)))
+        times, found.units[name] = float(one), units_text(one.attrs.get("units", ""))
+        found.differences[name] = [
+            replace(row, largest=times * row.largest, q999=times * row.q999, mean=times * row.mean) for row in rows
+        ]
+        fields = fields.assign({of: times * fields[of] for of in ("largest", "mean")})
         if notes:
             found.notes[name] = notes
         if rows[0].share and fields["share"].ndim == 2 and len(maps) < MOST_MAPS:
@@ -108,8 +116,8 @@ def _products(path: Path) -> dict[str, Product]:
         place = about = "" if is_archive else f"{product.below(path.absolute())} "
         if row.get("xrfreq") == "D" and not is_archive:
             about = "".join(f"{row.get(name)} " for name in ("id", "domain", "processing_level"))
-        for variable in _opened(product):
-            found[f"{about}{variable}"][f"{place}{variable}"] = product
+        for var in _opened(product):
+            found[f"{about}{var}"][f"{place}{var}"] = product
     if not found:
         expected = "a folder of finished products, or an archive; not the files that `espo export` has made"
         raise StoreError(f"{path} has no product: expected {expected}")
@@ -163,7 +171,7 @@ def write_page(found: Comparison, maps: Mapping[str, xr.Dataset], out: Path, a: 
         drawings.append(Drawing(f"compared+{name}", words, share_maps, [shown], {"title": name}))
     sections = [
         Section("What differs, and why", [Text(line) for line in render(found)]),
-        Section("By how much", [Table(_HEADS, rows, "B minus A, in the variable's units")]),
+        Section("By how much", [Table(_HEADS, rows, "B minus A")]),
         Section("Where", [Text(f"Maps of {len(maps)} of {len(found.different)} variables that differ."), *drawings]),
     ]
     title = f"Two productions: {'equal' if found.is_equal else 'different'}"

@@ -32,8 +32,9 @@ from espo_luigi.report.drawings import (
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
-from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.display import as_shown
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _DIVERGING = (
 )  # fmt: skip
 # A grey that neither colour map has: white is a difference of 0.
 _WITHOUT_DATA = "#dcdcdc"
+_UNKNOWN = Variable()
 
 
 @drawing
@@ -60,16 +62,18 @@ def property_maps(
     scenario_measure: xr.DataArray,
     *,
     title: str = "",
-    colours: str = SEQUENTIAL,
+    known: Variable = _UNKNOWN,
 ) -> Figure:
     """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
-    in mm d-1. The middle of a diverging colour map is 0 where values have both signs.
+    Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Colours and units are
+    those of the row of the property's variable. The middle of a diverging colour map is 0 where values have both signs.
     """
-    fields = [readable(field) for field in (reference, simulation, scenario)]
-    measures = [readable(field) for field in (simulation_measure, scenario_measure)]
+    fields, colours = [as_shown(field, known) for field in (reference, simulation, scenario)], known.colours
+    measures = [simulation_measure, scenario_measure]
+    if reference.attrs.get("units") and not is_ratio(simulation_measure):
+        measures = [as_shown(as_difference(field), known) for field in measures]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
     if colours.removesuffix("_r") in _DIVERGING and low < 0 < high:
@@ -127,13 +131,6 @@ def share_maps(
 def is_ratio(measure: xr.DataArray) -> bool:
     """Whether a measure is a quotient, by its history, rather than a difference."""
     return "RATIO" in str(measure.attrs.get("history", ""))
-
-
-def readable(da: xr.DataArray) -> xr.DataArray:
-    """Return a flux of precipitation in mm d-1, anything else as it is."""
-    if da.attrs.get("units") != "kg m-2 s-1":
-        return da
-    return (da * SECONDS_PER_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
 
 
 def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
@@ -341,17 +338,17 @@ def _maps_of(name: str, diagnosed: Diagnosed, table: Mapping[str, Variable]) -> 
         f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}",
         words,
         draw_maps,
-        [_five(diagnosed), name, words, colours_of(name, table)],
+        [_five(diagnosed), name, words, row_of(name, table)],
     )
 
 
-def colours_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
-    """Return the colour map of a property: that of the last variable in its name, such as q99_tasmax."""
+def row_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
+    """Return the row of a property's variable: the last variable in the property's name, such as q99_tasmax."""
     known = [part for part in name.split("_") if part in table]
-    return table[known[-1]].colours if known else SEQUENTIAL
+    return table[known[-1]] if known else Variable()
 
 
-def draw_maps(stores: Sequence[Path], name: str, words: str, colours: str = SEQUENTIAL) -> Figure:
+def draw_maps(stores: Sequence[Path], name: str, words: str, known: Variable) -> Figure:
     """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
     five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
-    return property_maps(*five, title=f"{long_name(five[0])} ({words})", colours=colours)
+    return property_maps(*five, title=f"{long_name(five[0])} ({words})", known=known)

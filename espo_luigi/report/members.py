@@ -16,8 +16,11 @@ from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.chunks import join
+from espo_luigi.science.display import as_shown
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.quality import CELLS
+from espo_luigi.science.units import as_difference
+from espo_luigi.science.variables import variable as row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,8 +71,11 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
             if len(there) < 2:
                 continue
             for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
+                known = row_of(name.removeprefix(_MEAN), view.table)
                 raw, adjusted = (
-                    join([maps.readable(pair[kind][name]) for pair in there], "realization") for kind in (0, 1)
+                    # Only distances between members are shown.
+                    join([as_shown(as_difference(pair[kind][name]), known) for pair in there], "realization")
+                    for kind in (0, 1)
                 )
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
                 yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))

@@ -6,20 +6,17 @@ from collections.abc import Iterable, Mapping
 
 import xarray as xr
 
-from espo_luigi.science.units import convert_to, is_difference
+from espo_luigi.errors import DataError
+from espo_luigi.science.units import convert_to, is_difference, threshold_in
 from espo_luigi.science.variables import VARIABLES, Variable, variable
+
+_NUMBERS = ("", "1", "%")
 
 
 def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) -> list[str]:
     """Return variables in the table's order; those that it lacks come last, as given."""
     given = dict.fromkeys(names)
     return [*(name for name in table if name in given), *(name for name in given if name not in table)]
-
-
-def display_units(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
-    """Return a variable's units in reports; "" for those of its data."""
-    known = variable(name, table)
-    return known.display_units or known.units
 
 
 def of_differences(units: str) -> str:
@@ -32,11 +29,28 @@ def wet_day(name: str, units: str = "", table: Mapping[str, Variable] = VARIABLE
 
     It has six digits: conversion leaves 0.9999999999999999 mm d-1.
     """
-    known, wanted = variable(name, table), units or display_units(name, table)
+    known = variable(name, table)
+    wanted = units or known.shown_units
     if known.wet is None or not known.units or wanted == known.units:
         return known.wet
-    given = xr.DataArray(known.wet, name=name, attrs={"units": known.units})
-    return float(f"{float(convert_to(given, wanted)):.6g}")
+    return float(f"{threshold_in(f'{known.wet!r} {known.units}', wanted):.6g}")
+
+
+def as_shown(data: xr.DataArray, known: Variable) -> xr.DataArray:
+    """Return values, statistics or differences of a variable in the units of reports, by the variable's row; lazy.
+
+    Differences of temperatures are in K. Data that do not convert stay, such as the days of a spell; so do numbers
+    without a unit, such as correlations, unless they have the row's own.
+    """
+    units, wanted = str(data.attrs.get("units", "")), known.shown_units
+    if is_difference(data):
+        wanted = of_differences(wanted)
+    if not wanted or (units in _NUMBERS and units != known.units):
+        return data
+    try:
+        return convert_to(data, wanted)
+    except DataError:
+        return data
 
 
 def in_display_units(
@@ -44,13 +58,12 @@ def in_display_units(
 ) -> xr.Dataset:
     """Return variables (by default all) in a report's units and the table's order; lazy.
 
-    Differences of temperature stay, and so do variables whose units the table does not have. Each has a `long_name`.
+    Units are those of `as_shown`. Each has a `long_name`.
     """
     shown = [name for name in in_order(map(str, ds.data_vars if names is None else names), table) if name in ds]
     made = {}
     for name in shown:
-        units = "" if is_difference(ds[name]) else display_units(name, table)
         words = {"long_name": variable(name, table).long_name or name}
         named = ds[name].assign_attrs({} if {"long_name", "standard_name"} & ds[name].attrs.keys() else words)
-        made[name] = convert_to(named, units) if units else named
+        made[name] = as_shown(named, variable(name, table))
     return ds.assign(made)[shown]

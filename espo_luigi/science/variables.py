@@ -51,6 +51,11 @@ class Variable:
     cell_methods: str = ""
 
     @property
+    def shown_units(self) -> str:
+        """The units of reports; "" for those of the data."""
+        return self.display_units or self.units
+
+    @property
     def no_fills(self) -> Limits:
         """The limits beyond which a number that recurs stands for missing values."""
         low, high = self.possible

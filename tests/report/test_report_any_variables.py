@@ -212,10 +212,10 @@ def test_a_page_about_a_variable_that_was_never_published_has_only_its_own_numbe
 
 
 def test_maps_have_the_colours_of_their_property_s_variable() -> None:
-    assert maps.colours_of("mean_hurs", TABLE) == "YlGnBu" and maps.colours_of("q99_ozone", TABLE) == "magma"
-    assert maps.colours_of("mean_tasmax", TABLE) == maps.colours_of("dry_spell_freq", TABLE) == "viridis"
+    names = {"mean_hurs": "YlGnBu", "q99_ozone": "magma", "mean_tasmax": "viridis", "dry_spell_freq": "viridis"}
+    assert {name: maps.row_of(name, TABLE).colours for name in names} == names
     wind = field(np.linspace(-2, 6, 12).reshape(3, 4), "Mean eastward wind", "m s-1")
-    figure = maps.property_maps(wind, wind, wind, wind, wind, colours=maps.colours_of("mean_uas", TABLE))
+    figure = maps.property_maps(wind, wind, wind, wind, wind, known=maps.row_of("mean_uas", TABLE))
     first = figure.axes[0].get_images()[0] if figure.axes[0].get_images() else figure.axes[0].collections[0]
     assert first.get_cmap().name == "RdBu_r" and first.get_clim() == (-6, 6), "white is calm"
 
@@ -223,7 +223,7 @@ def test_maps_have_the_colours_of_their_property_s_variable() -> None:
 @pytest.mark.parametrize(("lowest", "is_centred"), [(-2, True), (2, False)])
 def test_any_diverging_map_is_centred_where_values_have_both_signs(lowest: float, is_centred: bool) -> None:
     values = field(np.linspace(lowest, 6, 12).reshape(3, 4), "Ozone", "1")
-    figure = maps.property_maps(*[values] * 5, colours="PuOr")
+    figure = maps.property_maps(*[values] * 5, known=Variable(colours="PuOr"))
     first = figure.axes[0].get_images()[0] if figure.axes[0].get_images() else figure.axes[0].collections[0]
     low, high = first.get_clim()
     assert (low == -high) is is_centred and high == 6

@@ -13,8 +13,9 @@ from PIL import Image
 from report_examples import BIAS, RATIO, compared, field, measures, properties
 
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.drawings import png, short
+from espo_luigi.report.drawings import png, short, units_text
 from espo_luigi.report.maps import coast_lines
+from espo_luigi.science.variables import VARIABLES
 
 
 def titled(figure: Figure, words: str) -> Axes:
@@ -30,7 +31,7 @@ def mesh_of(axes: Axes) -> np.ndarray:
 @pytest.fixture(scope="module")
 def five() -> Figure:
     datasets = [properties(0.0), properties(2.0), properties(0.5), measures(2.0), measures(0.5)]
-    return maps.property_maps(*(ds["mean_pr"] for ds in datasets), title="a title")
+    return maps.property_maps(*(ds["mean_pr"] for ds in datasets), title="a title", known=VARIABLES["pr"])
 
 
 def test_maps_show_fields_and_biases_in_millimetres_a_day_and_the_sea_grey(five: Figure) -> None:
@@ -63,6 +64,16 @@ def test_the_axes_of_maps_and_their_scales_have_names_and_units(five: Figure) ->
     said = [axes.get_xlabel().replace("\n", " ") for axes in [*five.axes, *five.axes[3].child_axes]]
     assert "Mean precipitation [mm d⁻¹]" in said
     assert "Difference from the reference [mm d⁻¹]" in said
+
+
+def test_maps_and_tables_of_tasmax_have_the_same_units() -> None:
+    five = [properties(0.0), properties(2.0), properties(0.5), measures(2.0), measures(0.5)]
+    figure = maps.property_maps(*(ds["mean_tasmax"] for ds in five), known=maps.row_of("mean_tasmax"))
+    np.testing.assert_allclose(mesh_of(titled(figure, "Reference")), five[0]["mean_tasmax"].values.ravel() - 273.15)
+    np.testing.assert_allclose(mesh_of(titled(figure, "Simulation minus reference"))[1:], 2.0)
+    scales = [axes.get_xlabel().rpartition("[")[2] for axes in figure.axes[3].child_axes]
+    tables = [units_text(compared()[f"tasmax_{of}"].attrs["units"]) + "]" for of in ("cycle", "change")]
+    assert scales == tables == ["°C]", "K]"]
 
 
 def test_a_cell_of_the_file_has_the_colour_of_its_value(five: Figure) -> None:

@@ -11,8 +11,8 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.reading import Diagnosed, Made, RunView
-from espo_luigi.science import display
 from espo_luigi.science.diagnose import diagnosis, summaries
+from espo_luigi.science.variables import VARIABLES
 
 SIMULATIONS = (
     "CMIP6_ScenarioMIP_X_Model-A_ssp585_r1i1p1f1_global",
@@ -67,7 +67,7 @@ def daily(seed: int, warmer: float = 0.0, years: int = 20) -> xr.Dataset:
     )
     names = {"tasmax": "Daily maximum temperature", "tasmin": "Daily minimum temperature", "pr": "Precipitation"}
     for name, long_name in names.items():
-        ds[name].attrs = {"long_name": long_name, "units": display.display_units(name)}
+        ds[name].attrs = {"long_name": long_name, "units": VARIABLES[name].shown_units}
     return ds
 
 

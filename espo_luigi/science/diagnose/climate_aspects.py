@@ -21,9 +21,9 @@ from espo_luigi.science.diagnose import statistics
 from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
 from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, correlation, deviation, ratio
 from espo_luigi.science.diagnose.summaries import PAIRS
-from espo_luigi.science.display import display_units, in_order, of_differences, wet_day
+from espo_luigi.science.display import in_order, of_differences, wet_day
 from espo_luigi.science.units import convert_to
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 Sums = list[np.ndarray]
 # The least value of a wet day, and what sets the names of a variable's aspects apart from those of the table's first.
@@ -278,7 +278,7 @@ def aspects_of(
     The daily range of tasmax and tasmin is there where both are, for its correlations only. Of groups of variables that
     are adjusted `together`, the correlations of all pairs are aspects, calibrated unless a variable has dry days.
     """
-    units = {name: display_units(name, table) for name in in_order(names, table)}
+    units = {name: variable(name, table).shown_units for name in in_order(names, table)}
     first = next((name for name, of in table.items() if of.wet is not None), "")
     least = {name: wet_day(name, table=table) for name in units}
     wet = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from espo_luigi.errors import nearest
 from espo_luigi.science.definitions import fault_in, fault_of_name
@@ -35,21 +35,14 @@ class Step:
     units: Mapping[str, str] | None = None
 
 
-class Property(NamedTuple):
-    """The names of a property's data and of its parameters."""
-
-    inputs: tuple[str, ...]
-    parameters: tuple[str, ...]
-
-
 @functools.cache
-def known_properties() -> Mapping[str, Property]:
-    """Return what each of xsdba's properties takes: the arguments of its function that are not set for it."""
+def known_properties() -> Mapping[str, tuple[list[str], list[str]]]:
+    """Return the data and the parameters of each of xsdba's properties: its function's arguments but for those set."""
     package: Any = find_spec("xsdba")
     module: Any = PathFinder.find_spec("properties", package.submodule_search_locations)
     tree = ast.parse(module.loader.get_source("properties"))
     functions: dict[str, list[str]] = {}
-    found: dict[str, Property] = {}
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             functions[node.name] = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
@@ -58,8 +51,8 @@ def known_properties() -> Mapping[str, Property]:
             if isinstance(function := given.get("compute"), ast.Name):
                 is_set = ast.literal_eval(given["parameters"]) if "parameters" in given else {}
                 taken = [name for name in functions[function.id] if name not in is_set]
-                inputs = tuple(name for name in taken if name.startswith("da"))
-                found[ast.unparse(node.targets[0])] = Property(inputs, tuple(taken[len(inputs) :]))
+                inputs = [name for name in taken if name.startswith("da")]
+                found[ast.unparse(node.targets[0])] = inputs, taken[len(inputs) :]
     return found
 
 
@@ -96,17 +89,18 @@ def _judged(name: str, definition: Any) -> dict[str, Any]:
             f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
             f"expected one of {', '.join(known)}{nearest(short, known)}"
         )
-    given, inputs, taken = definition.get("parameters", {}), definition.get("input", {}), known[short]
+    given, inputs = definition.get("parameters", {}), definition.get("input", {})
     if not isinstance(given, Mapping) or not isinstance(inputs, Mapping):
         raise ValueError(f"expected mappings `input` and `parameters` for the property {name}")
-    for key in (key for key in given if key not in taken.parameters):
+    data, parameters = known[short]
+    for key in (key for key in given if key not in parameters):
         raise ValueError(
-            f"the property {name} has the parameter {key!r}; expected one of {', '.join(taken.parameters)}"
-            f"{nearest(str(key), taken.parameters)}"
+            f"the property {name} has the parameter {key!r}; expected one of {', '.join(parameters)}"
+            f"{nearest(str(key), parameters)}"
         )
-    if set(inputs) != set(taken.inputs) or not all(isinstance(one, str) for one in inputs.values()):
+    if set(inputs) != set(data) or not all(isinstance(one, str) for one in inputs.values()):
         raise ValueError(
             f"the property {name} has the input {dict(inputs)}; expected a variable for each of "
-            f"{', '.join(taken.inputs)}, such as `input: {{{taken.inputs[0]}: tasmax}}`"
+            f"{', '.join(data)}, such as `input: {{{data[0]}: tasmax}}`"
         )
     return {**definition, "base": current}

@@ -233,7 +233,7 @@ def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Ite
         return
     first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
-    shown = known.display_units or known.units
+    shown = known.shown_units
     given = xr.DataArray([most, threshold], dims="side", attrs={"units": known.units})
     least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.science import display
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.diagnose import added_value
 from espo_luigi.science.diagnose.climate_aspects import aspects_of, yearly_sums
@@ -71,7 +70,7 @@ def daily(seed: int, *, persistence: float, warmer: float = 0.0, years: int = 30
     tasmax = 10 + warmer + cycle + 4 * noise
     lower = 6 + 2 * random.random(tasmax.shape)
     values = {"tasmax": tasmax, "tasmin": tasmax - lower, "pr": np.where(wet > 0.2, np.exp(wet) * 4, 0.0)}
-    attrs = {name: {"units": display.display_units(name)} for name in values}
+    attrs = {name: {"units": VARIABLES[name].shown_units} for name in values}
     attrs["pr"]["standard_name"] = "precipitation_flux"
     return xr.Dataset({name: (("time", "cell"), values[name], attrs[name]) for name in values}, {"time": time})
 

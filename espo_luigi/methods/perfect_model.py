@@ -250,7 +250,7 @@ def _dependence(
     for first, last in periods.values():
         compared = [TRUTH, *labels] if energies else [TRUTH]  # the calibration's own errors are not asked for
         here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
-        for _, values, years in statistics.by_season(here, group):
+        for _, values, years in statistics.values_by_season(here, group):
             alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
             known, *others = (statistics.rank_correlation(of) for of in alike.values())
             drawn = Resampling.of(draws, length := last - first + 1, _block(length))

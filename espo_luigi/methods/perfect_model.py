@@ -258,7 +258,7 @@ def _dependence(
             pairs_away.append(_apart(drawn, np.moveaxis(pairs, 1, 0)))
             truth, *rest = (of[..., ::3] for of in values.values())
             energy, between = statistics.energy_distances(truth, rest, years[::3], draws, drawn.together)
-            energies.append(np.nanmean(between, axis=-1))
+            energies.append(drawn.widening**2 * np.nanmean(between, axis=-1))
             errors += [[*(of - known), distance] for of, distance in zip(others, energy, strict=True)]
     away, between = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (pairs_away, energies))
     means, sums = np.nanmean(abs(away[1:] - away[0]), axis=-1), (between[1:] + between[0])[..., None]

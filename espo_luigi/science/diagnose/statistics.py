@@ -184,7 +184,9 @@ class Resampling:
     @property
     def weights(self) -> np.ndarray:
         """How often each resampling has each year, (resampling, year)."""
-        return (self.years[:, :, None] == np.arange(self.years.shape[1])).sum(axis=1, dtype=float)
+        weights = np.zeros(self.years.shape)
+        np.add.at(weights, (np.arange(len(weights))[:, None], self.years), 1.0)
+        return weights
 
     @property
     def widening(self) -> float:
@@ -255,5 +257,5 @@ def energy_distances(
             np.einsum("dy,yz,dz->d", a, between, b, optimize=True)
             for a, b in ((first, second), (first, first), (second, second))
         )
-        noise[:, cell] = drawn[0].widening ** 2 * (2 * both - one - another)
+        noise[:, cell] = 2 * both - one - another
     return distances, noise

@@ -15,6 +15,7 @@ from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, 
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.chunks import REALIZATION, concat
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.quality import CELLS
 
@@ -67,19 +68,21 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
             if len(there) < 2:
                 continue
             for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
-                raw, adjusted = (_together([pair[kind][name] for pair in there]) for kind in (0, 1))
+                each = ([maps.readable(pair[kind][name]) for pair in there] for kind in (0, 1))
+                raw, adjusted = (concat(of, REALIZATION, combine_attrs="override") for of in each)
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
                 yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))
 
 
-def _together(members: Sequence[xr.DataArray]) -> xr.DataArray:
-    shown = [maps.readable(member) for member in members]
-    return xr.concat(shown, "realization", coords="minimal", compat="override", join="exact", combine_attrs="override")
-
-
 def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
     means = list(means_of(view, reader))
-    rows = [[mean.pool, mean.domain, mean.variable, *_spreads(mean)] for mean in means]
+    rows = []
+    for mean in means:
+        raw, adjusted = mean.spread("raw"), mean.spread("adjusted")
+        quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+        units = label(mean.adjusted).rpartition("[")[2].rstrip("]")
+        spreads = [str(mean.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
+        rows.append([mean.pool, mean.domain, mean.variable, *spreads])
     columns = ["Pool", "Domain", "Variable", "Members", "Raw", "Adjusted", "Adjusted : raw", "Units"]
     caption = "Spread between members: standard deviation of their means, averaged over the cells"
     text = (
@@ -104,13 +107,6 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
             if (of := [mean for mean in means if mean.pool == pool])
         ),
     ]
-
-
-def _spreads(means: Means) -> list[str]:
-    raw, adjusted = means.spread("raw"), means.spread("adjusted")
-    quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
-    units = label(means.adjusted).rpartition("[")[2].rstrip("]")
-    return [str(means.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
 
 
 @drawing
@@ -144,7 +140,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
     counts = {sim_id: ds for sim_id, path in view.inversions.items() if (ds := reader.dataset(path)) is not None}
     if not counts:
         return []
-    names = dict(zip(counts, labels(counts), strict=True))
+    names = labels(counts)
     exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
     with_any = sorted((sim_id for sim_id in counts if exchanged[sim_id]), key=lambda sim_id: -exchanged[sim_id])
     shown, left = with_any[: maps.MOST_MAPS], len(with_any[maps.MOST_MAPS :])
@@ -270,7 +266,7 @@ def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Tre
 def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]:
     """A table of the shares of days or cells, and maps."""
     of_what = counted[0].of_what if counted else ""
-    names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
+    names = labels(of.sim_id for of in counted)
     counts = dict.fromkeys(kind for of in counted for kind in of.shares)
     words = {kind: words for kind, words in _WORDS.items() if kind in counts}
     words |= {kind: kind.replace("_", " ").capitalize() for kind in counts if kind not in words}

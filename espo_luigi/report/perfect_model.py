@@ -16,6 +16,7 @@ from espo_luigi import store
 from espo_luigi.methods.perfect_model import ENERGY
 from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
+from espo_luigi.science.chunks import concat
 from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
 
 if TYPE_CHECKING:
@@ -99,27 +100,14 @@ def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
     """
     labels = np.array([f"{pair.truth} {pair.sim_id}" for pair in pairs], dtype=object)
     each = [_pair([store.open_store(path).load() for path in pair.paths]) for pair in pairs]
-    return xr.concat(
-        each,
-        dim=xr.Variable("pair", labels),
-        data_vars="all",
-        coords="minimal",
-        compat="override",
-        join="outer",
-    )
+    joined: xr.Dataset = concat(each, xr.Variable("pair", labels), join="outer")
+    return joined
 
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     names = [name for name in ("level", "change", "dependence") if all(name in piece for piece in pieces)]
     noises = [name for name in ("noise", "dependence_noise") if all(name in piece for piece in pieces)]
-    sampled = xr.concat(
-        [abs(piece[names].reset_coords(drop=True)) for piece in pieces],
-        dim="cell",
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="outer",
-    )
+    sampled = concat((abs(piece[names].reset_coords(drop=True)) for piece in pieces), "cell", join="outer")
     counts = [float(piece["cells"].max()) for piece in pieces]
     whole = sum(
         piece[["level_of_all", "change_of_all"]] * count / sum(counts)
@@ -146,24 +134,18 @@ def in_noises(errors: xr.Dataset) -> Table:
     for name in errors["joint"].values if "joint" in errors else ():
         title = f"Energy distance{name.removeprefix(ENERGY)}" if name.startswith(ENERGY) else f"Rank correlation {name}"
         columns[title] = errors["dependence"].sel(joint=name), errors["dependence_noise"].sel(joint=name)
-    multiples = {title: _multiples(*both) for title, both in columns.items()}
-    rows = [
-        [str(method), *(_marked(float(of.sel(adjustment=method)), float(of.min())) for of in multiples.values())]
-        for method in errors["adjustment"].values
-    ]
+    over, multiples, rows = ["pair", "period", "season"], dict[str, xr.DataArray](), list[list[str]]()
+    for title, (error, noise) in columns.items():
+        multiple = error.mean(over) / noise.where(error.notnull()).mean(over)
+        multiples[title] = multiple.mean([dim for dim in multiple.dims if dim != "adjustment"])
+    for method in errors["adjustment"].values:
+        row = [str(method)]
+        for of in multiples.values():
+            value = float(of.sel(adjustment=method))
+            mark = " ≈" if value <= 1 else " ★" if value == float(of.min()) else ""
+            row.append(f"{value:.2f}{mark}" if np.isfinite(value) else "–")
+        rows.append(row)
     return Table(["Method", *multiples], rows, "Errors in multiples of their noise")
-
-
-def _multiples(error: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
-    """Return the mean over variables of the mean error through the mean noise, by method."""
-    over = ["pair", "period", "season"]
-    multiple = error.mean(over) / noise.where(error.notnull()).mean(over)
-    return multiple.mean([dim for dim in multiple.dims if dim != "adjustment"])
-
-
-def _marked(multiple: float, least: float) -> str:
-    mark = " ≈" if multiple <= 1 else " ★" if multiple == least else ""
-    return f"{multiple:.2f}{mark}" if np.isfinite(multiple) else "–"
 
 
 def everywhere(errors: xr.Dataset, name: str) -> Table:

@@ -250,7 +250,7 @@ def _dependence(
     for first, last in periods.values():
         compared = [TRUTH, *labels] if energies else [TRUTH]  # the calibration's own errors are not asked for
         here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
-        for _, values, years in statistics.by_season(here, group):
+        for _, values, years in statistics.values_by_season(here, group):
             alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
             known, *others = (statistics.rank_correlation(of) for of in alike.values())
             drawn = Resampling.of(draws, length := last - first + 1, _block(length))
@@ -258,7 +258,7 @@ def _dependence(
             pairs_away.append(_apart(drawn, np.moveaxis(pairs, 1, 0)))
             truth, *rest = (of[..., ::3] for of in values.values())
             energy, between = statistics.energy_distances(truth, rest, years[::3], draws, drawn.together)
-            energies.append(np.nanmean(between, axis=-1))
+            energies.append(drawn.widening**2 * np.nanmean(between, axis=-1))
             errors += [[*(of - known), distance] for of, distance in zip(others, energy, strict=True)]
     away, between = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (pairs_away, energies))
     means, sums = np.nanmean(abs(away[1:] - away[0]), axis=-1), (between[1:] + between[0])[..., None]

@@ -356,8 +356,7 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
 
 
 def _number(value: Any) -> str:
-    told = f"{float(value):,.0f}" if abs(value) >= 999.5 else f"{float(value):.3g}"
-    return told.replace("-", "−").replace("nan", "–")
+    return drawings.number_text(float(value), ",.0f" if abs(value) >= 999.5 else ".3g")
 
 
 def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:

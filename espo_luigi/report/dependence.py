@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report.distributions import MOST_SERIES
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, units_text
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text, units_text
 from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.science.diagnose.added_value import described
 from espo_luigi.science.diagnose.climate_aspects import USUAL
@@ -54,7 +54,7 @@ def together_section(compared: Mapping[tuple[str, str], xr.Dataset]) -> list[Sec
 
 def _groups(shown: Mapping[tuple[str, str], xr.Dataset]) -> Iterator[tuple[str, str, xr.Dataset]]:
     """Each comparison, or, of many, the mean of a domain's: means over the cells."""
-    names = dict(zip(pools := list(dict.fromkeys(pool for pool, _ in shown)), labels(pools), strict=True))
+    names = labels(pool for pool, _ in shown)
     means = {key: ds[["value", "noise", "energy", "energy_noise"]].mean("cell") for key, ds in shown.items()}
     if len(shown) <= MOST_SERIES:
         for (pool, domain), ds in means.items():
@@ -76,7 +76,7 @@ def _rows(ds: xr.Dataset) -> Iterator[list[str]]:
         value, (words, units) = ds["value"].sel(aspect=name), described(ds, name)
         noise = ds["noise"].sel(aspect=name, side="adjusted")
         numbers = [*(value.sel(source=of) for of in ("reference", *_SIDES)), noise]
-        yield [words, *(f"{float(number):.3g}".replace("-", "−") for number in numbers), units_text(units)]
+        yield [words, *(number_text(float(number)) for number in numbers), units_text(units)]
     for words in ds["distance"].values:
         energy = ds.sel(distance=words)
         numbers = [*(energy["energy"].sel(other=of) for of in _SIDES), energy["energy_noise"]]

@@ -21,6 +21,7 @@ from espo_luigi.report.drawings import (
     drawing,
     label,
     long_name,
+    number_text,
     panels,
     panels_of,
     short,
@@ -362,12 +363,8 @@ def _change_table(summaries_of: Mapping[Diagnosed, xr.Dataset], table: Mapping[s
             change = ds[f"{name}_change"].sel(change_quantile=quantile, method="nearest").mean("season")
             raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
             units = str(ds[f"{name}_change"].attrs.get("units", ""))
-            numbers = map(_number, (raw, adjusted, adjusted - raw))
+            numbers = (number_text(value, ".2f") for value in (raw, adjusted, adjusted - raw))
             rows.append([diagnosed.domain, short(diagnosed.sim_id), name, *numbers, units])
     columns = ["Domain", "Simulation", "Variable", "Raw", "Adjusted", "Adjusted − raw", "Units"]
     caption = "Change of the median (of precipitation: of the quantile 0.95), mean of the four seasons"
     return Table(columns, rows, caption, folded=len(rows) > 24)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "–"

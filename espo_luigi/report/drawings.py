@@ -189,11 +189,16 @@ def short(sim_id: str) -> str:
     return " ".join(parts[3:6]) if len(parts) == 7 else sim_id
 
 
-def labels(sim_ids: Iterable[str]) -> list[str]:
-    """Return a name for each simulation: the short name, or the id where simulations share the short name."""
-    ids = list(sim_ids)
+def labels(sim_ids: Iterable[str]) -> dict[str, str]:
+    """Return the name of each simulation by its id: the short name, or the id where simulations share it."""
+    ids = list(dict.fromkeys(sim_ids))
     times = Counter(map(short, ids))
-    return [short(sim_id) if times[short(sim_id)] == 1 else sim_id for sim_id in ids]
+    return {sim_id: short(sim_id) if times[short(sim_id)] == 1 else sim_id for sim_id in ids}
+
+
+def number_text(value: float, form: str = ".3g") -> str:
+    """Return a number as the report's tables have it, with a real minus; a dash for none."""
+    return f"{value:{form}}".replace("-", "−") if np.isfinite(value) else "–"
 
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.distributions import MOST_SERIES
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, units_text
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text, units_text
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.chunks import join
@@ -122,7 +122,10 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     for domain in view.domains:
         of_domain = {sim: share for (at, sim), share in shares.items() if at == domain}
         if of_domain:
-            ordered = in_published_order(_joined(dict(zip(labels(of_domain), of_domain.values(), strict=True))))
+            names = [[str(name) for name in share["properties"].values] for share in of_domain.values()]
+            rows = [share.assign_coords(properties=of) for share, of in zip(of_domain.values(), names, strict=True)]
+            realization = xr.Variable("realization", list(labels(of_domain).values()))
+            ordered = in_published_order(join(rows, realization, join="outer"))
             caption = f"{domain}: share of improved cells, by simulation and property"
             matrix = Drawing(f"improvement+{domain}", caption, improvement_matrix, [ordered], {"title": domain})
             blocks += [Heading(domain), matrix, *_heatmap_of(domain, view, reader)]
@@ -144,14 +147,8 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     return Section("Improvement", [Text(text), *reader.warned(), *blocks]), shares
 
 
-def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
-    plain = [row.assign_coords(properties=[str(name) for name in row["properties"].values]) for row in rows.values()]
-    joined: xr.DataArray = join(plain, xr.Variable("realization", list(rows)), join="outer")
-    return joined
-
-
 def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
-    names = dict(zip(view.simulations, labels(view.simulations), strict=True))
+    names = labels(view.simulations)
     paths = {
         f"{names[diagnosed.sim_id]}, {kind}": path
         for diagnosed in view.diagnosed
@@ -256,7 +253,7 @@ def first_page(compared: Compared) -> list[Any]:
 
 def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, share: str) -> list[str]:
     """A line for each aspect: in how many pairs of pool and domain, and where most."""
-    names, shares = _names(judged), dict[str, list[tuple[float, str]]]()
+    names, shares = labels(pool for pool, _ in judged), dict[str, list[tuple[float, str]]]()
     for (pool, domain), of in judged.items():
         for verdict in of:
             if getattr(verdict, which):
@@ -266,11 +263,6 @@ def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, 
         f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
         for name, of in shares.items()
     ]
-
-
-def _names(pairs: Mapping[tuple[str, str], Any]) -> dict[str, str]:
-    pools = list(dict.fromkeys(pool for pool, _ in pairs))
-    return dict(zip(pools, labels(pools), strict=True))
 
 
 def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
@@ -288,7 +280,7 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
 
 
 def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], compared: Compared) -> list[Any]:
-    words = f"{key[1]}, {_names(compared)[key[0]]}"
+    words = f"{key[1]}, {labels(pool for pool, _ in compared)[key[0]]}"
     rows = [
         _row(ds.sel(aspect=verdict.aspect), verdict) for verdict in sorted(of, key=lambda verdict: verdict.calibrated)
     ]
@@ -301,8 +293,7 @@ def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:
     value, noise = ds["value"].mean("cell"), float(ds["noise"].sel(side="adjusted").mean())
     numbers = [*(float(value.sel(source=name)) for name in ("reference", "raw", "adjusted")), noise]
     shares = [f"{100 * getattr(verdict, side):.0f}" for side in _SHARES]
-    texts = [f"{number:.3g}".replace("-", "−") for number in numbers]
-    return [verdict.long_name, *texts, units_text(verdict.units), *shares, verdict.word]
+    return [verdict.long_name, *map(number_text, numbers), units_text(verdict.units), *shares, verdict.word]
 
 
 def _drawing_of_aspects(name: str, words: str, of: Sequence[xr.Dataset]) -> Drawing:

@@ -15,7 +15,7 @@ from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, 
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.chunks import join
+from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import as_shown
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.quality import CELLS
@@ -74,7 +74,7 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
                 known = row_of(name.removeprefix(_MEAN), view.table)
                 raw, adjusted = (
                     # Only distances between members are shown.
-                    join([as_shown(as_difference(pair[kind][name]), known) for pair in there], "realization")
+                    join([as_shown(as_difference(pair[kind][name]), known) for pair in there], REALIZATION)
                     for kind in (0, 1)
                 )
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
@@ -83,7 +83,13 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
 
 def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
     means = list(means_of(view, reader))
-    rows = [[mean.pool, mean.domain, mean.variable, *_spreads(mean)] for mean in means]
+    rows = []
+    for mean in means:
+        raw, adjusted = mean.spread("raw"), mean.spread("adjusted")
+        quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+        units = label(mean.adjusted).rpartition("[")[2].rstrip("]")
+        spreads = [str(mean.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
+        rows.append([mean.pool, mean.domain, mean.variable, *spreads])
     columns = ["Pool", "Domain", "Variable", "Members", "Raw", "Adjusted", "Adjusted : raw", "Units"]
     caption = "Spread between members: standard deviation of their means, averaged over the cells"
     text = (
@@ -108,13 +114,6 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
             if (of := [mean for mean in means if mean.pool == pool])
         ),
     ]
-
-
-def _spreads(means: Means) -> list[str]:
-    raw, adjusted = means.spread("raw"), means.spread("adjusted")
-    quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
-    units = label(means.adjusted).rpartition("[")[2].rstrip("]")
-    return [str(means.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
 
 
 @drawing
@@ -148,7 +147,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
     counts = {sim_id: ds for sim_id, path in view.inversions.items() if (ds := reader.dataset(path)) is not None}
     if not counts:
         return []
-    names = dict(zip(counts, labels(counts), strict=True))
+    names = labels(counts)
     exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
     with_any = sorted((sim_id for sim_id in counts if exchanged[sim_id]), key=lambda sim_id: -exchanged[sim_id])
     shown, left = with_any[: maps.MOST_MAPS], len(with_any[maps.MOST_MAPS :])
@@ -274,7 +273,7 @@ def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Tre
 def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]:
     """A table of the shares of days or cells, and maps."""
     of_what = counted[0].of_what if counted else ""
-    names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
+    names = labels(of.sim_id for of in counted)
     counts = dict.fromkeys(kind for of in counted for kind in of.shares)
     words = {kind: words for kind, words in _WORDS.items() if kind in counts}
     words |= {kind: kind.replace("_", " ").capitalize() for kind in counts if kind not in words}

@@ -134,24 +134,18 @@ def in_noises(errors: xr.Dataset) -> Table:
     for name in errors["joint"].values if "joint" in errors else ():
         title = f"Energy distance{name.removeprefix(ENERGY)}" if name.startswith(ENERGY) else f"Rank correlation {name}"
         columns[title] = errors["dependence"].sel(joint=name), errors["dependence_noise"].sel(joint=name)
-    multiples = {title: _multiples(*both) for title, both in columns.items()}
-    rows = [
-        [str(method), *(_marked(float(of.sel(adjustment=method)), float(of.min())) for of in multiples.values())]
-        for method in errors["adjustment"].values
-    ]
+    over, multiples, rows = ["pair", "period", "season"], dict[str, xr.DataArray](), list[list[str]]()
+    for title, (error, noise) in columns.items():
+        multiple = error.mean(over) / noise.where(error.notnull()).mean(over)
+        multiples[title] = multiple.mean([dim for dim in multiple.dims if dim != "adjustment"])
+    for method in errors["adjustment"].values:
+        row = [str(method)]
+        for of in multiples.values():
+            value = float(of.sel(adjustment=method))
+            mark = " ≈" if value <= 1 else " ★" if value == float(of.min()) else ""
+            row.append(f"{value:.2f}{mark}" if np.isfinite(value) else "–")
+        rows.append(row)
     return Table(["Method", *multiples], rows, "Errors in multiples of their noise")
-
-
-def _multiples(error: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
-    """Return the mean over variables of the mean error through the mean noise, by method."""
-    over = ["pair", "period", "season"]
-    multiple = error.mean(over) / noise.where(error.notnull()).mean(over)
-    return multiple.mean([dim for dim in multiple.dims if dim != "adjustment"])
-
-
-def _marked(multiple: float, least: float) -> str:
-    mark = " ≈" if multiple <= 1 else " ★" if multiple == least else ""
-    return f"{multiple:.2f}{mark}" if np.isfinite(multiple) else "–"
 
 
 def everywhere(errors: xr.Dataset, name: str) -> Table:

@@ -52,8 +52,8 @@ def test_a_figure_that_raises_whatever_it_is_is_said_in_its_place() -> None:
 
 
 def test_simulations_of_one_short_name_are_told_apart() -> None:
-    assert labels(IDS) == IDS
-    assert labels(IDS[:1]) == ["MPI-ESM ssp585 r1i1p1f1"]
+    assert labels(IDS) == {sim_id: sim_id for sim_id in IDS}
+    assert labels(IDS[:1]) == {IDS[0]: "MPI-ESM ssp585 r1i1p1f1"}
 
 
 def test_a_share_that_is_unknown_is_not_the_lowest() -> None:

@@ -390,7 +390,7 @@ def energies(
     """
     made, (_, *others) = {}, sources
     for group in groups:
-        for season, values, years in statistics.by_season(sources, group):
+        for season, values, years in statistics.values_by_season(sources, group):
             first, *rest = (of[..., ::3] for of in values.values())
             energy, noise = statistics.energy_distances(first, rest, years[::3], random)
             limit = np.quantile(noise, statistics.NOISE_QUANTILE, axis=0)

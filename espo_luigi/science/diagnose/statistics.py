@@ -124,12 +124,10 @@ def rank_correlation(
     each day and the `weights` of years (resampling, year), it is (pair, resampling, cell); days keep their ranks among
     all days, which is fast, and differs little.
     """
-    pairs = itertools.combinations(np.moveaxis(values, -1, 1), 2)
     made = []
-    for terms in (rank_terms(*pair) for pair in pairs):
-        of_all = weights is None or years is None
-        sums = (of.sum(axis=0) if of_all else weights @ _sums_of_years(of, years) for of in terms)
-        made.append(correlation(*sums))
+    for pair in itertools.combinations(np.moveaxis(values, -1, 1), 2):
+        sums = (of.sum(axis=0) if years is None else _sums_of_years(of, years) for of in rank_terms(*pair))
+        made.append(correlation(*(sums if weights is None else (weights @ of for of in sums))))
     return np.stack(made)
 
 
@@ -153,7 +151,7 @@ def runs(inside: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return cell, first, np.nonzero(steps == -1)[1] - first
 
 
-def by_season(
+def values_by_season(
     sources: Mapping[str, xr.Dataset], group: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, np.ndarray], np.ndarray]]:
     """Yield of each season its name, a group's values (variable, cell, time) by source, and the first one's years.
@@ -186,7 +184,9 @@ class Resampling:
     @property
     def weights(self) -> np.ndarray:
         """How often each resampling has each year, (resampling, year)."""
-        return (self.years[:, :, None] == np.arange(self.years.shape[1])).sum(axis=1, dtype=float)
+        weights = np.zeros(self.years.shape)
+        np.add.at(weights, (np.arange(len(weights))[:, None], self.years), 1.0)
+        return weights
 
     @property
     def widening(self) -> float:
@@ -257,5 +257,5 @@ def energy_distances(
             np.einsum("dy,yz,dz->d", a, between, b, optimize=True)
             for a, b in ((first, second), (first, first), (second, second))
         )
-        noise[:, cell] = drawn[0].widening ** 2 * (2 * both - one - another)
+        noise[:, cell] = 2 * both - one - another
     return distances, noise

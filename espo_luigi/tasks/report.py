@@ -92,12 +92,13 @@ class SeriesTask(EspoTask):
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        if isinstance(regchunked, list):
-            regchunked = join(stack.with_shared_counts(regchunked), stack.STACKED_DIM, what="The slices")
+        raw: xr.Dataset = (
+            join(stack.with_shared_counts(regchunked), stack.STACKED_DIM, what="The slices")
+            if isinstance(regchunked, list)
+            else regchunked
+        )
         table, derived = self.context.config.table, self.context.config.derived
-        sources = {
-            name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": regchunked}.items()
-        }
+        sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)
         shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(

@@ -101,9 +101,11 @@ class SeriesTask(EspoTask):
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw = regridded
-        if isinstance(raw, list):
-            raw = join(stack.with_shared_counts(raw), stack.STACKED_DIM, what="The slices")
+        raw: xr.Dataset = (
+            join(stack.with_shared_counts(regridded), stack.STACKED_DIM, what="The slices")
+            if isinstance(regridded, list)
+            else regridded
+        )
         table, derived = self.context.config.table, self.context.config.derived
         sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)

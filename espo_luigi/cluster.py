@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
 
 # The defaults of a session.
 _DEFAULTS: Mapping[str, Any] = {"wait_for_workers": "1", "idle_timeout": "2 hours"}
-
-
-def get_logger() -> logging.Logger:
-    """Return a logger whose messages, logged on a worker, arrive in its job's log and in the task's."""
-    logger = logging.getLogger("espo_luigi.user")
-    logger.setLevel(logging.INFO)
-    return logger
 
 
 @contextmanager

@@ -141,9 +141,8 @@ def test_one_job_of_two_nodes_computes_on_both(
 
 # A module beside the program, in a folder that only the program's own Python looks in.
 MODULE = """
-import os
-from espo_luigi.cluster import get_logger
-def job(_): get_logger().info("a message"); return os.environ["SLURM_JOB_ID"]
+import logging, os
+def job(_): logging.getLogger("espo_luigi.mine").info("a message"); return os.environ["SLURM_JOB_ID"]
 """
 PROGRAM = """
 import sys

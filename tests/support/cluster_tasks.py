@@ -1,5 +1,6 @@
 """Tasks whose blocks are computed by Dask workers in jobs of their own, or on several nodes."""
 
+import logging
 import time
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import numpy as np
 from toy_tasks import Count
 
 from espo_luigi import Resources, install
-from espo_luigi.cluster import get_logger
 from espo_luigi.store.blocks import HeldStore
 from espo_luigi.store.publish import partial_of
 
@@ -19,7 +19,7 @@ def _block(start: int, folder: str, seconds: float) -> np.ndarray:
     """Noise that depends on the block's place only; say which job made it."""
     import os
 
-    get_logger().info("block %d", start)
+    logging.getLogger("espo_luigi.user").info("block %d", start)
     (Path(folder) / f"made-{start}.{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_NODEID', '')}").touch()
     time.sleep(seconds)
     return np.random.default_rng(start).standard_normal(1000)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
     from espo_luigi.store.identity import unchanged
-    from espo_luigi.store.link import join_stores, link_store
+    from espo_luigi.store.link import join_stores
     from espo_luigi.store.marker import MARKER_NAME, Marker, is_complete, read_marker
     from espo_luigi.store.publish import Publication, remove
     from espo_luigi.store.read import open_store
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "archive": ("pack",),
     "identity": ("unchanged",),
-    "link": ("join_stores", "link_store"),
+    "link": ("join_stores",),
     "marker": ("MARKER_NAME", "Marker", "is_complete", "read_marker"),
     "publish": ("Publication", "remove"),
     "read": ("open_store",),

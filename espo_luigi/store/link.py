@@ -1,9 +1,8 @@
-"""New stores from the files of existing ones, by hard links: a store under a second name, or several stores joined."""
+"""New stores from the files of existing ones, by hard links: several stores joined."""
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -13,53 +12,16 @@ from typing import Any
 
 import xarray as xr
 
-from espo_luigi.errors import StoreError
-from espo_luigi.files import load_json, write_atomically
+from espo_luigi.files import load_json
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
-from espo_luigi.store.publish import partial_of, written_aside
+from espo_luigi.store.marker import ROOT_METADATA_NAME, Marker
+from espo_luigi.store.publish import partial_of
 from espo_luigi.store.write import finish, laid_out_for, prepared, write_rows, write_zarr
 
 logger = logging.getLogger(__name__)
 
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-
-
-def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapping[str, str] | None = None) -> None:
-    """Publish a store directory's data under a second name with its own marker, without copying.
-
-    Files are hard links, or copies where the file system cannot link. Nobody changes a store in place: either store may
-    be removed or replaced without harm to the other. Raises `StoreError` if the source is not a store directory, has
-    lost files, or is replaced meanwhile, or if the disk refuses.
-
-    Parameters
-    ----------
-    source, destination : Path
-        A complete store directory, and the new store's name.
-    marker : Marker
-        The new store's marker.
-    attributes : mapping, optional
-        Global attributes of the new store in addition to the source's.
-    """
-    source, destination = Path(source), Path(destination)
-    if not (source / MARKER_NAME).is_file():
-        raise StoreError(f"cannot link {source}: expected a complete store directory; make it first")
-    with unchanged([source]), written_aside(destination) as partial:
-        check_inventory(source)
-        partial.mkdir()
-        for entry in sorted(source.rglob("*")):
-            if entry != source / MARKER_NAME:
-                _link_or_copy(entry, partial / entry.relative_to(source))
-        _add_attributes(partial / ROOT_METADATA_NAME, attributes or {})
-        finish(partial, marker)
-
-
-def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
-    content = load_json(metadata)
-    content["attributes"] |= attributes
-    # Replaced, not written in place: the source shares the file.
-    write_atomically(metadata, json.dumps(content, ensure_ascii=False), public=True)
 
 
 def join_stores(
@@ -177,9 +139,6 @@ def _gaps(covered: Sequence[tuple[int, int]], total: int) -> Rows:
 
 
 def _link_or_copy(source: Path, destination: Path) -> None:
-    if source.is_dir():
-        destination.mkdir()
-        return
     try:
         os.link(source, destination)
     except OSError as error:

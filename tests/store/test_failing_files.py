@@ -22,7 +22,7 @@ from store_examples import fork
 
 from espo_luigi.errors import StoreError
 from espo_luigi.replacing import EXCHANGE, renamed
-from espo_luigi.store import Marker, Publication, link_store, open_store, pack, unchanged, write_store
+from espo_luigi.store import Marker, Publication, join_stores, open_store, pack, unchanged, write_store
 
 _MISSING = missing_parts()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
@@ -252,13 +252,14 @@ def test_a_store_is_published_replaced_linked_and_packed_on_the_mount(
 ) -> None:
     if not exchange:
         files.set(Fault("exchange", error="EINVAL"))
+    made = example().assign_coords(time=range(40))
     path, marker = folder / "a.zarr", Marker("Train", {"region": "south"})
     for _ in range(2):
-        write_store(example(), path, marker)
-    link_store(path, folder / "b.zarr", marker)
+        write_store(made, path, marker)
+    join_stores(open_store(path), [path], folder / "b.zarr", marker, dim="time", chunks={"time": 20, "loc": 4})
     pack(path, folder / "a.zarr.zip", marker)
     for name in ("a.zarr", "b.zarr", "a.zarr.zip"):
-        xr.testing.assert_identical(open_store(folder / name).compute(), example().compute())
+        xr.testing.assert_identical(open_store(folder / name).compute(), made.compute())
     chunk = next(one for one in (path / "tasmax" / "c").rglob("*") if one.is_file())
     assert chunk.stat().st_nlink == 2
     assert sorted(os.listdir(folder)) == ["a.zarr", "a.zarr.zip", "b.zarr"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import zipfile
 from pathlib import Path
@@ -23,7 +22,6 @@ from espo_luigi.store import (
     MARKER_NAME,
     Marker,
     is_complete,
-    link_store,
     open_store,
     pack,
     read_marker,
@@ -279,24 +277,6 @@ def test_the_marker_s_id_is_of_its_content_without_the_time() -> None:
     assert Marker.from_json(MARKER.to_json()) == MARKER
 
 
-def test_a_link_shares_the_data_and_outlives_its_source(stored: Path) -> None:
-    link = stored.parent / "link.zarr"
-    link_store(stored, link, Marker("Move"))
-    assert os.path.samefile(stored / "tasmax/c/0/0", link / "tasmax/c/0/0")
-    assert (read_marker(stored).task, read_marker(link).task) == ("Train", "Move")
-    remove(stored)
-    xr.testing.assert_identical(open_store(link).compute(), example())
-
-
-def test_a_link_is_a_copy_where_links_cannot_be(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(source: str, destination: str) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    link_store(stored, stored.parent / "copy.zarr", MARKER)
-    xr.testing.assert_identical(open_store(stored.parent / "copy.zarr").compute(), example())
-
-
 def test_removing_leaves_nothing_and_may_be_repeated(stored: Path) -> None:
     remove(stored)
     remove(stored)
@@ -361,12 +341,10 @@ def test_a_zip64_archive_is_recognised(stored: Path, monkeypatch: pytest.MonkeyP
     assert not is_complete(archive)
 
 
-def test_only_a_complete_store_is_packed_or_linked(tmp_path: Path) -> None:
+def test_only_a_complete_store_is_packed(tmp_path: Path) -> None:
     (tmp_path / "half.zarr").mkdir()
     with pytest.raises(StoreError, match="expected a complete store directory"):
         pack(tmp_path / "half.zarr", tmp_path / "half.zarr.zip")
-    with pytest.raises(StoreError, match="expected a complete store directory"):
-        link_store(tmp_path / "half.zarr", tmp_path / "link.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["half.zarr"]
 
 

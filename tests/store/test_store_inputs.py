@@ -9,11 +9,11 @@ import xarray as xr
 from store_examples import MARKER
 
 from espo_luigi.errors import InputChangedError
-from espo_luigi.store import link_store, open_store, pack, remove, unchanged, write_store
+from espo_luigi.store import join_stores, open_store, pack, remove, unchanged, write_store
 
 
 def ones() -> xr.Dataset:
-    return xr.Dataset({"pr": ("time", [1.0, 1.0])})
+    return xr.Dataset({"pr": ("time", [1.0, 1.0])}, {"time": [0, 1]})
 
 
 @pytest.fixture(params=["a.zarr", "a.zarr.zip"])
@@ -37,12 +37,14 @@ def ways_to_publish(folder: Path) -> dict[str, Callable[[], None]]:
     write_store(ones(), template, MARKER)
     return {
         "written": lambda: write_store(ones(), folder / "out.zarr", MARKER),
-        "linked": lambda: link_store(template, folder / "out.zarr", MARKER),
+        "joined": lambda: join_stores(
+            open_store(template), [template], folder / "out.zarr", MARKER, dim="time", chunks={}
+        ),
         "packed": lambda: pack(template, folder / "out.zarr.zip"),
     }
 
 
-@pytest.mark.parametrize("way", ["written", "linked", "packed"])
+@pytest.mark.parametrize("way", ["written", "joined", "packed"])
 @pytest.mark.parametrize(("change", "said"), [(remove, "is now gone"), (make_again, "is now marker")])
 def test_nothing_is_published_once_an_input_is_gone_or_another(
     source: Path, tmp_path: Path, way: str, change: Callable[[Path], None], said: str

@@ -20,7 +20,7 @@ from strangers import as_root
 
 from espo_luigi.errors import StoreError
 from espo_luigi.replacing import room_digits
-from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, remove, write_store
+from espo_luigi.store import Marker, is_complete, open_store, pack, read_marker, remove, write_store
 from espo_luigi.store.publish import written_aside
 
 KILLS = 20
@@ -182,12 +182,11 @@ def test_chunks_that_hold_only_fill_values_are_there(tmp_path: Path) -> None:
     assert np.isnan(open_store(tmp_path / "a.zarr").pr.values).all()
 
 
-@pytest.mark.parametrize("use", ["link", "pack"])
-def test_a_store_that_has_lost_a_chunk_is_not_passed_on(tmp_path: Path, use: str) -> None:
+def test_a_store_that_has_lost_a_chunk_is_not_passed_on(tmp_path: Path) -> None:
     write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
     (tmp_path / "a.zarr" / "pr" / "c" / "3" / "0").unlink()
     with pytest.raises(StoreError, match="was changed after it was written"):
-        (link_store if use == "link" else pack)(tmp_path / "a.zarr", tmp_path / "b.zarr", Marker("Copy"))
+        pack(tmp_path / "a.zarr", tmp_path / "b.zarr", Marker("Copy"))
     assert not (tmp_path / "b.zarr").exists()
 
 
@@ -224,8 +223,6 @@ def test_a_zip_that_does_not_fit_leaves_nothing(small_disk: Path, tmp_path: Path
     write_store(noise(5), tmp_path / "a.zarr", Marker("Write"))
     with pytest.raises(StoreError, match="ENOSPC"):
         pack(tmp_path / "a.zarr", small_disk / "a.zarr.zip")
-    with pytest.raises(StoreError, match="ENOSPC"):
-        link_store(tmp_path / "a.zarr", small_disk / "a.zarr", Marker("Link"))
     assert not list(small_disk.iterdir())
 
 

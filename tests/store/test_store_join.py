@@ -63,6 +63,21 @@ def test_what_is_joined_is_what_a_copy_would_be(tmp_path: Path, heights: Sequenc
     assert read_marker(tmp_path / "whole.zarr").task == "ConcatenationFinal"
 
 
+def test_files_are_copied_where_links_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def refuse(source: Path, destination: Path, **options: bool) -> None:
+        if "c" in Path(source).parts:
+            raise OSError(18, "Invalid cross-device link")
+        link(source, destination, **options)
+
+    paths = bands(tmp_path, (8, 8))
+    monkeypatch.setattr(os, "link", refuse)
+    whole = join(paths, tmp_path / "whole.zarr")
+    xr.testing.assert_identical(open_store(tmp_path / "whole.zarr").compute(), whole.compute())
+    assert linked_files(paths, tmp_path / "whole.zarr") == 0
+
+
 def test_bands_in_other_chunks_are_written_anew(tmp_path: Path) -> None:
     paths = bands(tmp_path, (8, 8), {"time": 7, "lat": 4, "lon": 5})
     whole = join(paths, tmp_path / "whole.zarr")

@@ -15,7 +15,7 @@ import xarray as xr
 from luigi.task import flatten
 
 from espo_luigi import Resources, SlurmTask, install
-from espo_luigi.store import Marker, link_store, open_store, pack, unchanged, write_store
+from espo_luigi.store import Marker, join_stores, open_store, pack, unchanged, write_store
 from espo_luigi.tasks.ports import ZarrTarget
 
 install()
@@ -66,7 +66,7 @@ class Source(Stored):
 
     def data(self) -> xr.Dataset:
         values = np.random.default_rng(int(self.n)).normal(280, 5, (60, 30)).astype("float32")
-        return xr.Dataset({"tas": (("time", "loc"), values)}).chunk(time=30, loc=10)
+        return xr.Dataset({"tas": (("time", "loc"), values)}, {"time": np.arange(60)}).chunk(time=30, loc=10)
 
 
 class Scaled(Stored):
@@ -97,7 +97,8 @@ class Linked(Stored):
         return self.other(Pair, int(self.n))
 
     def make(self, path: Path, marker: Marker) -> None:
-        link_store(self.input().path, path, marker)
+        source = self.input().path
+        join_stores(open_store(source), [source], path, marker, dim="time", chunks={"time": 30, "loc": 10})
 
 
 class Archive(Linked):

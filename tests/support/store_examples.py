@@ -10,10 +10,10 @@ import dask
 import numpy as np
 import xarray as xr
 
-from espo_luigi.store import Marker, join_stores, link_store, open_store, pack, write_store
+from espo_luigi.store import Marker, join_stores, open_store, pack, write_store
 
 MARKER = Marker("Write", created="2026-01-01T00:00:00+00:00")
-EVERY_WAY = ["linked", "joined", "packed"]
+EVERY_WAY = ["joined", "packed"]
 
 
 def constant(value: int) -> xr.Dataset:
@@ -43,8 +43,6 @@ def write_for_ever(path: Path, first: int, before_each: Callable[[], object] = l
 def pass_on(way: str, source: Path, destination: Path) -> None:
     if way == "packed":
         pack(source, destination)
-    elif way == "linked":
-        link_store(source, destination, MARKER)
     else:
         other = source.with_name("other.zarr")
         if not other.exists():

@@ -26,6 +26,7 @@ from espo_luigi.tasks.make import rules, task_for
 from espo_luigi.tasks.partition import simulations_of
 from espo_luigi.tasks.ports import InputPort, ports_of
 
+DIAGNOSED = "FIN/diagnostics/{diag_domain}/"
 # rule: (its outputs, workers, cpus, memory), from the table of the reference workflow's rules.
 REFERENCE = {
     "RefDefault": ("FIN/reference/{ref_source}+{piece}+default.zarr", 2, 10, "50GB"),
@@ -49,32 +50,10 @@ REFERENCE = {
         "60GB",
     ),
     "HealthChecks": ("FIN/checks/NAM/{sim_id}+NAM_checks.zarr", 8, 40, "40GB"),
-    "OffDiagRefProp": (
-        "TMP/{ref_source}+{diag_domain}+diag_ref_prop.zarr "
-        "FIN/diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip",
-        3,
-        15,
-        "60GB",
-    ),
-    "OffDiagSimPropMeas": (
-        "TMP/{sim_id}+{diag_domain}+diag_sim_prop.zarr "
-        "FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip",
-        3,
-        15,
-        "60GB",
-    ),
-    "OffDiagScenPropMeas": (
-        "TMP/{sim_id}+{diag_domain}+diag_scen_prop.zarr TMP/{sim_id}+{diag_domain}+diag_scen_meas.zarr",
-        3,
-        15,
-        "60GB",
-    ),
-    "DiagMeasuresImprovement": (
-        "FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip",
-        3,
-        15,
-        "6GB",
-    ),
+    "OffDiagRefProp": (f"{DIAGNOSED}{{ref_source}}+{{diag_domain}}+diag_ref_prop.zarr.zip", 3, 15, "60GB"),
+    "OffDiagSimPropMeas": (f"{DIAGNOSED}{{sim_id}}+{{diag_domain}}+diag_sim_meas.zarr.zip", 3, 15, "60GB"),
+    "OffDiagScenPropMeas": (f"{DIAGNOSED}{{sim_id}}+{{diag_domain}}+diag_scen_meas.zarr.zip", 3, 15, "60GB"),
+    "DiagMeasuresImprovement": (f"{DIAGNOSED}{{sim_id}}+{{diag_domain}}+improvement.zarr.zip", 3, 15, "6GB"),
 }
 WILDCARDS = {
     "drs": "espo-g6",

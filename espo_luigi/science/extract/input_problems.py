@@ -91,8 +91,7 @@ class RawSeries:
     ) -> Problem:
         """Return a problem of this series that begins on a day, in a cell (its row and column) if one is given."""
         at = dict(zip(self.data.dims[1:], cell, strict=False))
-        places = (self.data[name].isel(at, missing_dims="ignore") for name in ("lat", "lon")) if at else (None, None)
-        lat, lon = (None if place is None else float(place) for place in places)
+        lat, lon = (float(self.data[name].isel(at, missing_dims="ignore")) if at else None for name in ("lat", "lon"))
         return Problem(kind, message, self.file, self.name, self.day(day), lat, lon, value, count)
 
 

@@ -103,9 +103,10 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
 def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
     """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
     ordered = da.transpose(..., *land.dims).chunk()
-    length, blocks = max(ordered.chunks[0]), ordered.data.numblocks[1:]
+    times, *others = ordered.data.chunks
+    length = max(times)
     options = {
-        "chunks": (tuple(-(-size // length) for size in ordered.chunks[0]), *((1,) * n for n in blocks)),
+        "chunks": (tuple(-(-size // length) for size in times), *((1,) * len(sizes) for sizes in others)),
         "dtype": np.int64,
         "meta": np.empty((0, 0, 0), np.int64),
     }

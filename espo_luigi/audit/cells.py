@@ -19,8 +19,8 @@ from espo_luigi.science import stack
 from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
-from espo_luigi.science.finalize import gaps
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.limits import DAYS_OF_A_GAP
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
@@ -272,7 +272,7 @@ def check_complete(series: Series, cell: Cell, variables: Sequence[str]) -> None
     for name, ds in series.members.items():
         for var, data in ds[list(variables)].data_vars.items():
             missing = int(data.isnull().sum())
-            if missing >= gaps.DAYS_OF_A_GAP:
+            if missing >= DAYS_OF_A_GAP:
                 raise DataError(
                     f"{name} has no {var} on {missing} of {data.size} days in the cells that {cell} is interpolated "
                     "from (`incomplete` in the extracted data): it is not explained. Choose a different cell."

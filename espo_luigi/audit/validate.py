@@ -42,7 +42,8 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.geometry.cells import horizontal_dims
-from espo_luigi.science.possible import limits_in
+from espo_luigi.science.limits import FACTOR_OF_UNITS
+from espo_luigi.science.possible import counted, limits_in
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.science.variables import VARIABLES, variable
@@ -61,8 +62,8 @@ _VERSION = re.compile(r"\w[\w.+-]*", re.ASCII)
 _NO_RUN = "luigi.cfg in the present folder names no configuration of these products"
 # The checks that compare products with each other only if there is no configuration.
 _OF_EACH_OTHER = ("times", "cells", "variables")
-# Means of cells over the reference's years differ by far less after an adjustment; units differ by more.
-_CELLS, _FACTOR = 16, 3
+# So many cells are compared with the reference.
+_CELLS = 16
 
 
 class NotDone(Exception):
@@ -280,9 +281,9 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
         # Most products have the same map and the same days, which are kept once.
         known = (former for product in seen.products for former in product.shares.values())
         shares[var] = next((former for former in known if np.array_equal(former, share)), share)
-        wrong = [(number, first) for number, first in blocks.flat if number]
-        if (number := sum(each for each, _ in wrong)) > allowed:
-            which = f"{number} impossible values of {var}, the first {wrong[0][1]}"
+        number, first = counted(blocks)
+        if number > allowed:
+            which = f"{number} impossible values of {var}, the first {first}"
             impossible.append(f"{name}: {which}; expected {allowed} at most")
     seen.lands[grid], days = land, ds.indexes["time"].floor("D")
     days = next((product.days for product in seen.products if product.days.equals(days)), days)
@@ -389,9 +390,9 @@ def _magnitudes(seen: _Seen) -> Iterator[str]:
         known = variable(var)
         # Of snow or rain that hardly falls, means of some cells differ by any factor.
         least = threshold_in(f"{10 * known.jitter!r} {known.units}", units) if known.jitter else 0.0
-        if theirs and max(ours, theirs) > max(least, _FACTOR * min(ours, theirs)):
+        if theirs and max(ours, theirs) > max(least, FACTOR_OF_UNITS * min(ours, theirs)):
             told = f"a mean of {ours:.3g} {units} in some cells and the reference's years, the reference {theirs:.3g}"
-            yield f"{name}: {var} has {told}; expected at most a factor of {_FACTOR}: are the units right?"
+            yield f"{name}: {var} has {told}; expected at most a factor of {FACTOR_OF_UNITS}: are the units right?"
     if not means:
         raise NotDone("the reference has no variable of the products")
 

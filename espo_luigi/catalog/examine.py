@@ -25,7 +25,7 @@ from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, day_of
 from espo_luigi.science.extract.dataset import as_maps
-from espo_luigi.science.extract.input_counts import doubtful_fill
+from espo_luigi.science.extract.input_fills import doubtful_fill
 from espo_luigi.science.extract.input_problems import (
     Problem,
     RawSeries,

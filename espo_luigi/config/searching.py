@@ -238,14 +238,15 @@ Action = Literal["fail", "warn"]
 Fails = Annotated[Literal["fail"], BeforeValidator(_only_fail)]
 
 
+_EFFECTS: dict[str, Any] = {
+    name: (Action if kind.may_warn else Fails, Field(default=kind.effect, description=kind.meaning))
+    for name, kind in INPUT_PROBLEMS.items()
+}
 OnInputProblem = create_model(
     "OnInputProblem",
     __base__=Section,
     __doc__="The effect of each kind of problem with raw files: the tasks that need them fail, or a warning.",
-    **{
-        name: (Action if kind.may_warn else Fails, Field(default=kind.effect, description=kind.meaning))
-        for name, kind in INPUT_PROBLEMS.items()
-    },
+    **_EFFECTS,
 )
 
 

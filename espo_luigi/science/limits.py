@@ -38,6 +38,11 @@ SLACK = 0.01
 DAYS_OF_A_YEAR, FRACTION = 360, 1.5
 # A cell that lacks so many days of a simulation may lack data in its product.
 DAYS_OF_A_GAP = 360
+# Flags: below this share of wet days of a month, the highest quantiles of a sample may be dry, and their ratios of no
+# meaning; arid months matter from a share of all amounts on; means need nearly all days of a stretch of years.
+FEW_WET_DAYS, MUCH_IN_ARID_MONTHS, NEARLY_ALL_DAYS = 0.02, 0.1, 0.99
+# Means of cells over the reference's years differ by far less after an adjustment; units differ by a larger factor.
+FACTOR_OF_UNITS = 3
 # Takes the place of a range of zero or below. A multiplicative adjustment divides by the lowest quantiles: with noise
 # near zero there, it would make thousands of kelvins of the values beside them. Of 0.1 to 2 K, this keeps the adjusted
 # ranges of such days nearest to the reference's lowest, where 1 to 6 % of the days have them.

@@ -17,13 +17,9 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.limits import SMALLEST_RANGE_K, expected, is_impossible
 from espo_luigi.science.units import as_difference, convert_to, threshold_in
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
-
-# Takes the place of a range of zero or below. A multiplicative adjustment divides by the lowest quantiles: with noise
-# near zero there, it would make thousands of kelvins of the values beside them. Of 0.1 to 2 K, this keeps the adjusted
-# ranges of such days nearest to the reference's lowest, where 1 to 6 % of the days have them.
-SMALLEST_RANGE_K = 0.5
 
 
 def limits_in(
@@ -62,22 +58,47 @@ def converted(known: Variable, units: str) -> Variable:
 def require_possible(da: xr.DataArray, table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:
     """Return the same raw data, which raise `DataError` where a value is beyond the raw limits; lazy on dask."""
     units = str(da.attrs.get("units", ""))
-    low, high = limits_in(str(da.name), units, table, "raw")
+    limits = limits_in(str(da.name), units, table, "raw")
+    refusal = (
+        f"{da.name} has {{number}} impossible values after its repairs, such as {{first}}; expected "
+        f"{expected(limits, units)}. Add rows to `extraction.simulation.repairs` (the table of InputCheck has them), "
+        "or exclude the simulation."
+    )
+    return da.copy(data=judged(da, limits, {}, refusal))
 
-    def look(values: np.ndarray, beside: Mapping[str, np.ndarray]) -> np.ndarray:
-        wrong = (values < low) | (values > high) | np.isinf(values)
-        if wrong.any():
-            raise DataError(
-                f"{da.name} has {int(wrong.sum())} impossible values after its repairs, such as "
-                f"{first_of(wrong, values, units, beside)}; expected {low:g} to {high:g} {units}. Add rows to "
-                "`extraction.simulation.repairs` (the table of InputCheck has them), or exclude the simulation."
-            )
+
+def judged(da: xr.DataArray, limits: Limits, beside: Mapping[str, xr.Variable], refusal: str = "") -> Any:
+    """Return the data of a variable, which raise `DataError` with the `refusal` where a value is impossible; lazy.
+
+    The refusal's fields are the `number` of such values of a block, its `size`, and the `first` with its place. Without
+    a refusal, the result has a pair for each block: the number, and the first. `beside` may have `tasmax`, which values
+    must not exceed, and `land`, where each day needs a value.
+    """
+    one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
+    look = partial(_judge, limits=limits, units=str(da.attrs.get("units", "")), refusal=refusal)
+    return over_blocks(da, look, {**beside, **_places_of(da)}, **({} if refusal else one_each))
+
+
+def _judge(
+    values: np.ndarray, beside: Mapping[str, np.ndarray], *, limits: Limits, units: str, refusal: str
+) -> np.ndarray:
+    wrong = is_impossible(values, limits, beside.get("tasmax"), beside.get("land"))
+    number, first = int(wrong.sum()), _first_of(wrong, values, units, beside) if wrong.any() else ""
+    if number and refusal:
+        raise DataError(refusal.format(number=number, size=values.size, first=first))
+    if refusal:
         return values
+    counted = np.empty((1,) * values.ndim, object)
+    counted.flat[0] = number, first
+    return counted
 
-    return da.copy(data=over_blocks(da, look, places_of(da)))
+
+def counted(blocks: np.ndarray) -> tuple[int, str]:
+    """Return the number of impossible values of all blocks that `judged` has counted, and the first with its place."""
+    return sum(number for number, _ in blocks.flat), next((first for _, first in blocks.flat if first), "")
 
 
-def places_of(da: xr.DataArray) -> dict[str, xr.Variable]:
+def _places_of(da: xr.DataArray) -> dict[str, xr.Variable]:
     """Return the coordinates that tell where a value is: member, date (as text), latitude and longitude, if any."""
     places = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
     if "time" in places:
@@ -96,24 +117,24 @@ def over_blocks(
     In `beside` are variables on some of the dimensions of `da`; a block has length 1 along the others. `options` are
     those of `dask.array.map_blocks`.
     """
-    parts = [part_beside(da, variable) for variable in beside.values()]
+    parts = [
+        variable.to_base_variable()
+        .chunk({dim: da.variable.chunksizes.get(dim, -1) for dim in variable.dims})
+        .set_dims(list(da.dims))
+        .data
+        for variable in beside.values()
+    ]
     whole = partial(_look_at_block, look=look, names=tuple(beside))
     if da.chunks is None:
         return whole(da.values, *(part.compute() for part in parts))
     return dask.array.map_blocks(whole, da.data, *parts, **{"dtype": da.dtype, "meta": da.data._meta} | options)
 
 
-def part_beside(da: xr.DataArray, variable: xr.Variable) -> dask.array.Array:
-    """Return a variable on some of the dimensions of `da`, with all of its dimensions, in its chunks."""
-    chunks = {dim: da.variable.chunksizes.get(dim, -1) for dim in variable.dims}
-    return variable.to_base_variable().chunk(chunks).set_dims(list(da.dims)).data
-
-
 def _look_at_block(block: np.ndarray, *parts: np.ndarray, look: Callable[..., Any], names: tuple[str, ...]) -> Any:
     return look(block, dict(zip(names, parts, strict=True)))
 
 
-def first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping[str, np.ndarray]) -> str:
+def _first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping[str, np.ndarray]) -> str:
     """Return the first wrong value and its place: ``345 K on 2030-07-10 at latitude 45.5, longitude -73.25``."""
     first = tuple(np.argwhere(wrong)[0])
     place = {name: np.broadcast_to(coord, wrong.shape)[first] for name, coord in beside.items()}

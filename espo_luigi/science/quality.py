@@ -25,6 +25,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.choices import AlignOn, Consistency
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.limits import FEW_WET_DAYS, MUCH_IN_ARID_MONTHS, NEARLY_ALL_DAYS, is_outside
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
@@ -43,12 +44,6 @@ _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
     "cells; signal_not_judged: too few days, or no ratio to a mean of 0. arid: amounts rest on factors of few wet days."
 )
-# Below this share of wet days of a month, the highest quantiles of a sample may be dry, and their ratios of no meaning.
-_FEW_WET = 0.02
-# Arid months matter from this share of all amounts on.
-_MUCH = 0.1
-# The share of the days of each stretch of years that must have values, for means that missing days do not shift.
-_ENOUGH = 0.99
 
 
 def is_flags(name: Hashable) -> bool:
@@ -287,8 +282,7 @@ def _beyond(values: np.ndarray, months: np.ndarray, limits: np.ndarray) -> np.nd
     for start, end in zip(starts, [*starts[1:], len(of_days)], strict=True):
         part = values[start:end]
         for of, name in ((0, "beyond_the_record"), (of_days[start], "beyond_the_season")):
-            low, high = limits[of]
-            bits[start:end] |= ((part < low) | (part > high)) * _BITS[name]
+            bits[start:end] |= is_outside(part, limits[of]) * _BITS[name]
     return bits
 
 
@@ -306,7 +300,7 @@ def _of_signal(
     if starts.size < 2 or later == years.size:
         return np.full(scenario.shape[:-1], not_judged)
     each = [series[..., days] for days in (slice(begin, end), slice(later, None)) for series in (scenario, raw)]
-    has_days = np.min([np.isfinite(series).mean(axis=-1) for series in each], axis=0) >= _ENOUGH
+    has_days = np.min([np.isfinite(series).mean(axis=-1) for series in each], axis=0) >= NEARLY_ALL_DAYS
     yearly = np.nan_to_num(each[1]), np.isfinite(each[1])
     totals, numbers = (np.add.reduceat(series, starts, axis=-1, dtype=np.float64) for series in yearly)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -335,9 +329,9 @@ def _of_aridity(
         days = np.flatnonzero(months == month)
         part, before = np.nan_to_num(scenario[..., days]), raw[..., days[known[days]]]
         share = np.minimum((part[..., known[days]] > wet).mean(axis=-1), (before > wet).mean(axis=-1))
-        each.append((share < _FEW_WET, part.sum(axis=-1, dtype=np.float64), part.max(axis=-1)))
+        each.append((share < FEW_WET_DAYS, part.sum(axis=-1, dtype=np.float64), part.max(axis=-1)))
     is_dry, total, most = map(np.stack, zip(*each, strict=True))
-    much = np.where(is_dry, total, 0).sum(axis=0) > _MUCH * total.sum(axis=0)
+    much = np.where(is_dry, total, 0).sum(axis=0) > MUCH_IN_ARID_MONTHS * total.sum(axis=0)
     rests = much | (np.where(is_dry, most, 0).max(axis=0) >= np.maximum(most.max(axis=0), wet))
     return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from espo_luigi.catalog import Asset, Match
 from espo_luigi.catalog.examine import examine_match, missing_chunks
 from espo_luigi.catalog.open import open_match
+from espo_luigi.science.diagnose.flags import limits_of
 from espo_luigi.science.extract.input_problems import Problem
-from espo_luigi.science.extract.input_values import limits_of
 
 CHUNKS = (100, 4, 5)
 YEAR = st.integers(1999, 2002)

@@ -30,9 +30,10 @@ from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.open import open_match, open_years
 from espo_luigi.catalog.read import Asset
 from espo_luigi.errors import DataError
+from espo_luigi.science.diagnose.flags import limits_of
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
-from espo_luigi.science.extract.input_values import limits_of, value_problems
+from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.possible import converted
 from espo_luigi.science.variables import VARIABLES
 

@@ -19,8 +19,8 @@ from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
-from espo_luigi.science.limits import INPUT_PROBLEMS
-from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
+from espo_luigi.science.limits import INPUT_PROBLEMS, SMALLEST_RANGE_K
+from espo_luigi.science.possible import credible, limits_in, require_possible
 from espo_luigi.science.variables import VARIABLES, Variable
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}

@@ -14,8 +14,8 @@ import xarray as xr
 
 from espo_luigi.catalog import Asset, Match
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.science.diagnose.flags import limits_of
 from espo_luigi.science.extract.input_problems import Problem
-from espo_luigi.science.extract.input_values import limits_of
 
 # Sizes that nothing divides; the box leaves cells out on each side.
 LAT, LON = np.linspace(40.0, 55.0, 7), np.linspace(250.0, 280.0, 11)

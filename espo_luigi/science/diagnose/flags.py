@@ -22,11 +22,13 @@ from espo_luigi.science.calendar import day_of
 from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
 from espo_luigi.science.units import convert_to
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Limits, Variable
 from espo_luigi.science.variables import variable as row_of
 
 Methods = Mapping[str, Any] | Sequence[str] | str
 """Names of methods, or their arguments by name."""
+
+_TEMPERATURES = ("tasmax", "tasmin", "tas")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def _detail(
     table: Mapping[str, Variable],
 ) -> FlagDetail:
     kind = _kind(variable, flag, row_of(variable, table))
-    threshold = _threshold(flag, kind, (settings.get(variable) or {}).get(flag) or {})
+    arguments = (settings.get(variable) or {}).get(flag) or {}
+    threshold = _threshold(flag, variable, kind.units, arguments) if kind.side else np.nan
     meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
     if not raised:
         return FlagDetail(variable, flag, False, meaning, 0)
@@ -107,14 +110,35 @@ def _kind(variable: str, flag: str, known: Variable) -> Flag:
     return kind
 
 
-def _threshold(flag: str, kind: Flag, arguments: Mapping[str, Any]) -> float:
-    """The threshold as configured, or xclim's own, in the units of display."""
-    if not kind.side:
-        return np.nan
-    from xclim.core import units
+def limits_of(
+    flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None], table: Mapping[str, Variable] = VARIABLES
+) -> dict[str, Limits]:
+    """Return the limits that data flags give each variable, in the table's units.
 
+    Temperatures share theirs: no minimum is above the highest maximum. A flag without threshold has xclim's own.
+    """
+    found: dict[str, Limits] = {}
+    for name, chosen in flags.items():
+        low, high, units = -np.inf, np.inf, row_of(name, table).units
+        for flag, arguments in (chosen or {}).items():
+            side = FLAGS[flag].side if flag in FLAGS and flag != "tasmax_below_tasmin" and units else ""
+            limit = _threshold(flag, name, units, arguments or {}) if side else np.nan
+            low, high = (limit if side == "below" else low), (limit if side == "above" else high)
+        found[name] = low, high
+    warm = [found[name] for name in _TEMPERATURES if name in found]
+    finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
+    shared = (min(finite[0], default=-np.inf), max(finite[1], default=np.inf))
+    limits = found | {name: shared for name in _TEMPERATURES}
+    return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}
+
+
+def _threshold(flag: str, name: str, units: str, arguments: Mapping[str, Any]) -> float:
+    """The threshold of a variable's flag as configured, or xclim's own, in other units; 0 if the flag has none."""
     text = arguments.get("thresh") or default_threshold(flag)
-    return 0.0 if text is None else float(units.convert_units_to(str(text), kind.units, context="hydro"))
+    if text is None:
+        return 0.0
+    number, _, given = str(text).strip().partition(" ")
+    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": given}), units))
 
 
 def default_threshold(flag: str) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
@@ -84,14 +84,9 @@ def health_checks(
     # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
         computed = [_computed(ds, checks, land, allowed_gaps) for checks in sets]
-    flagged = [_evaluated(of) for of in computed]
-    kept = {}
-    for checks, of, by_variable in zip(sets, computed, flagged, strict=True):
-        failed += _of_data(checks, of, by_variable)
-        if checks.arguments.get("return_flags", True):
-            kept[checks.scope] = by_variable
+    failed += [failure for checks, found in zip(sets, computed, strict=True) for failure in _of_data(checks, found)]
     _raise_if_any(failed)
-    return _result(ds, kept, [failure.message for failure in failed])
+    return _result(ds, sets, computed, [failure.message for failure in failed])
 
 
 @dataclass(frozen=True)
@@ -113,14 +108,13 @@ class _Failure:
     raises: bool
 
 
-@dataclass(frozen=True)
-class _OfData:
-    """The results of a set that need the data: lazy, or computed."""
-
-    missing: Mapping[str, Mapping[str, Any]]
-    """By method and variable."""
-    flags: Mapping[str, xr.Dataset]
-    land: Mapping[str, xr.DataArray]
+# The results of a set that need the data: of a check, a variable, and a flag or a method for missing days.
+_Found = dict[tuple[str, str, str], xr.DataArray]
+_SENTENCES = {
+    "missing": "The variable '{name}' has missing values according to the method '{raised}'.",
+    "flags": "'{name}' has suspicious values according to the following flags: {raised}.",
+    "land": "'{name}' has no data on any day of a chunk of time in land cells of the reference.",
+}
 
 
 def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
@@ -138,29 +132,30 @@ def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
     yield from (checks.failure(check, message) for check, messages in quick for message in messages)
 
 
-def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
+def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: int) -> _Found:
     """The results of a set, from one part of the grid after the other."""
     whole, cells = cut_to(ds, cells_in(ds, checks.scope, checks.arguments, land)) if checks.scope else (ds, None)
-    of_land = {}
+    of_land: _Found = {}
     if land is not None and not checks.scope:
-        of_land = {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
+        of_land = {
+            ("land", name, LAND_FLAG): lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()
+        }
     wanted = checks.arguments.get
     kwargs = wanted("flags_kwargs") or {}
     # Flags with dimensions of their own are not a single truth, of which parts could tell.
     places = [{}] if "dims" in kwargs else _parts(whole)
-    joined: _OfData | None = None
+    joined: _Found = {}
     for place in places:
         part = whole.isel(place)
         of_cells = None if cells is None else cells.isel(place, missing_dims="ignore")
-        lazy = _OfData(
-            missing=lacking(part, wanted("missing") or {}, of_cells),
-            flags=_flags(part, wanted("flags") or {}, kwargs),
-            land=of_land if len(places) == 1 else {},
-        )
-        (computed,) = dask.compute(lazy)
-        joined = computed if joined is None else _either(joined, computed)
-    assert joined is not None
-    return joined if len(places) == 1 else replace(joined, land=dask.compute(of_land)[0])
+        lacks, flags = lacking(part, wanted("missing") or {}, of_cells), _flags(part, wanted("flags") or {}, kwargs)
+        lazy: _Found = {("missing", name, method): da for method, of in lacks.items() for name, da in of.items()}
+        lazy |= {("flags", name, str(flag)): da for name, of in flags.items() for flag, da in of.data_vars.items()}
+        (found,) = dask.compute(lazy | (of_land if len(places) == 1 else {}))
+        joined = {key: (joined[key] | da).assign_attrs(da.attrs) if key in joined else da for key, da in found.items()}
+    if len(places) > 1:
+        joined |= dask.compute(of_land)[0]
+    return joined
 
 
 def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
@@ -172,36 +167,14 @@ def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
     return [{dim: cells for place in places for dim, cells in place.items()} for places in product(*along)]
 
 
-def _either(first: _OfData, second: _OfData) -> _OfData:
-    """True where either part is true."""
-    flags = {name: of.map(lambda da, of=second.flags[name]: _or(da, of[da.name])) for name, of in first.flags.items()}
-    missing = {
-        method: {name: lacks | second.missing[method][name] for name, lacks in by_variable.items()}
-        for method, by_variable in first.missing.items()
-    }
-    return _OfData(missing, flags, {})
-
-
-def _or(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
-    return (first | second).assign_attrs(first.attrs) if first.dtype == bool else first
-
-
-def _of_data(checks: _Set, computed: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
-    for method, by_variable in computed.missing.items():
-        for name, lacks in by_variable.items():
-            if bool(lacks):
-                yield checks.failure(
-                    "missing", f"The variable '{name}' has missing values according to the method '{method}'."
-                )
-    for name, of in flagged.items():
-        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
-        if raised:
-            yield checks.failure("flags", f"'{name}' has suspicious values according to the following flags: {raised}.")
-    for name, of in flagged.items():
-        if LAND_FLAG in of and bool(of[LAND_FLAG]):
-            yield checks.failure(
-                "land", f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
-            )
+def _of_data(checks: _Set, found: _Found) -> Iterator[_Failure]:
+    raised: dict[tuple[str, str], list[str]] = {}
+    for (check, name, what), da in found.items():
+        if bool(da.any()):
+            raised.setdefault((check, name), []).append(what)
+    for (check, name), what in raised.items():
+        for each in what if check == "missing" else [what]:
+            yield checks.failure(check, _SENTENCES[check].format(name=name, raised=each))
 
 
 def _raise_if_any(failed: Iterable[_Failure]) -> None:
@@ -210,15 +183,16 @@ def _raise_if_any(failed: Iterable[_Failure]) -> None:
         raise HealthCheckError("The following health checks failed:" + "".join(f"\n  - {error}" for error in errors))
 
 
-def _result(ds: xr.Dataset, flagged: Mapping[str, Mapping[str, xr.Dataset]], messages: Sequence[str]) -> xr.Dataset:
-    out = xr.Dataset(
-        {
-            f"{scope}_{name}_{flag}" if scope else f"{name}_{flag}": da.assign_attrs({"scope": scope} if scope else {})
-            for scope, by_variable in flagged.items()
-            for name, of in by_variable.items()
-            for flag, da in of.data_vars.items()
-        }
-    )
+def _result(ds: xr.Dataset, sets: Sequence[_Set], computed: Sequence[_Found], messages: Sequence[str]) -> xr.Dataset:
+    flags = {}
+    for checks, found in zip(sets, computed, strict=True):
+        kept = found if checks.arguments.get("return_flags", True) else {}
+        scope, named = (f"{checks.scope}_", {"scope": checks.scope}) if checks.scope else ("", {})
+        of_variables = [key for key in kept if key[0] != "missing"]
+        names = [name for _, name, _ in of_variables]
+        for key in sorted(of_variables, key=lambda key: names.index(key[1])):
+            flags[f"{scope}{key[1]}_{key[2]}"] = kept[key].assign_attrs(named)
+    out = xr.Dataset(flags)
     out = as_fixed(out, ds.attrs, "health_checks")
     if messages:
         logger.warning("The following health checks failed:%s", "".join(f"\n  - {message}" for message in messages))
@@ -317,26 +291,19 @@ def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:
 def _flags(
     ds: xr.Dataset, flags: Mapping[str, Mapping[str, Any] | None], kwargs: Mapping[str, Any]
 ) -> dict[str, xr.Dataset]:
-    """The flags of all variables; lazy."""
+    """The flags of all variables that can be computed; lazy."""
     from xclim.core import dataflags
 
     absent = [name for name in flags if name not in ds]
     if absent:
         logger.warning("No flags for %s: the data have %s.", absent, list(ds.data_vars))
-    return {
+    made = {
         name: dataflags.data_flags(ds[name], ds, flags=None if chosen is None else dict(chosen), **kwargs)
         for name, chosen in flags.items()
         if name in ds
     }
-
-
-def _evaluated(computed: _OfData) -> dict[str, xr.Dataset]:
-    """The flags of each variable, without those that xclim returns as None because a second variable is missing."""
-    evaluated = {}
-    for name, flags in computed.flags.items():
-        unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
-        if unknown:
-            logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)
-        evaluated[name] = flags.drop_vars(unknown)
-    land = computed.land.items()
-    return evaluated | {name: evaluated.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land}
+    # xclim returns None where a second variable is missing.
+    unknown = {name: [flag for flag, da in of.data_vars.items() if da.dtype != bool] for name, of in made.items()}
+    for name in (name for name, lacking_another in unknown.items() if lacking_another):
+        logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown[name], name)
+    return {name: of.drop_vars(unknown[name]) for name, of in made.items()}

@@ -86,9 +86,13 @@ class RawSeries:
         places = f", at {gaps} places" if gaps > 1 else ""
         return f"{count} days are missing from {self.day(first)} to {self.day(last)}{places}"
 
-    def problem(self, kind: str, message: str, day: int, count: int) -> Problem:
-        """Return a problem of this series that begins on a day."""
-        return Problem(kind, message, self.file, self.name, self.day(day), count=count)
+    def problem(
+        self, kind: str, message: str, day: int, count: int, cell: Sequence[int] = (), value: float | None = None
+    ) -> Problem:
+        """Return a problem of this series that begins on a day, in a cell (its row and column) if one is given."""
+        at = dict(zip(self.data.dims[1:], cell, strict=False))
+        lat, lon = (float(self.data[name].isel(at, missing_dims="ignore")) if at else None for name in ("lat", "lon"))
+        return Problem(kind, message, self.file, self.name, self.day(day), lat, lon, value, count)
 
 
 def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:

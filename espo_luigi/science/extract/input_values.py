@@ -1,137 +1,215 @@
-"""Problems with the values of raw daily files, found in a single pass, a block of days at a time."""
+"""Problems with the values of raw daily files: statistics of a single pass, and what `limits` says of them.
+
+The pass reads a block at a time: some days of a part of the map, of all variables. To add a problem, gather its
+statistic in `_File` (by day) or `_Cells` (by cell), and yield the problem in a function that `value_problems` calls.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import FLAGS
+from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
-from espo_luigi.science.extract.input_problems import Problem, RawSeries
+from espo_luigi.science.extract.input_fills import Fills
+from espo_luigi.science.extract.input_problems import Problem, RawSeries, wanted_days
+from espo_luigi.science.limits import (
+    CELLS_OF_A_MAP,
+    CROSSED,
+    CROSSED_IN_A_CELL,
+    DAYS_OF_A_YEAR,
+    ENOUGH_DAYS,
+    FAR,
+    FRACTION,
+    MISLABELLED,
+    SLACK,
+    expected,
+    is_outside,
+)
 from espo_luigi.science.units import convert_to
-from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
+from espo_luigi.science.variables import Limits
 
-# A smaller map may hold a single value by chance.
-CELLS_OF_A_MAP = 9
-# With values that are far from possible on more days than this part, it is the units that are wrong.
-MISLABELLED = 0.5
-# How far that is, as a part of the possible range's width.
-FAR = 0.1
-# The share of the range between bounds beyond which a value counts as beyond them: air may be supersaturated.
-_SLACK = 0.01
-# Within a year, some cell is cloudy or humid on some day. Percentages that never exceed this (in %) are fractions of 1
-# that are labelled percent, unless they all are 0: the tropics may have no snow, and no sea ice.
-DAYS_OF_A_YEAR, FRACTION = 360, 1.5
+Series = Mapping[str, Sequence[RawSeries]]
+# A part of the map: rows and columns.
+Tile = tuple[slice, ...]
+Cell = tuple[int, ...]
+
 _DAYS_OF_A_BLOCK = 365
-# The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
-_LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
-del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
-_TEMPERATURES = ("tasmax", "tasmin", "tas")
+_ANY: Limits = (-np.inf, np.inf)
 
 
-def limits_of(
-    flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None], table: Mapping[str, Variable] = VARIABLES
-) -> dict[str, Limits]:
-    """Return the limits that the data flags of the health checks give each variable, in the table's units.
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some days of one file in memory: their places in the file, their numbers, and values (days, y, x) of a tile."""
 
-    Temperatures share theirs: no minimum is above the highest maximum. A flag without threshold has xclim's own.
-    """
-    found: dict[str, Limits] = {}
-    for name, chosen in flags.items():
-        bounds = [-np.inf, np.inf]
-        units = variable(name, table).units
-        for flag in [flag for flag in chosen or {} if flag in _LIMITED and units]:
-            bounds[_LIMITED[flag]] = _bound(flag, name, units, ((chosen or {})[flag] or {}).get("thresh"))
-        found[name] = (bounds[0], bounds[1])
-    warm = [found[name] for name in _TEMPERATURES if name in found]
-    finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
-    shared = (min(finite[0], default=-np.inf), max(finite[1], default=np.inf))
-    limits = found | {name: shared for name in _TEMPERATURES}
-    return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}
+    places: np.ndarray
+    days: np.ndarray
+    values: np.ndarray
+    tile: Tile
 
+    @cached_property
+    def finite(self) -> np.ndarray:
+        """Which values are numbers."""
+        return np.isfinite(self.values)
 
-def _bound(flag: str, name: str, wanted: str, threshold: str | None) -> float:
-    if flag == "negative_accumulation_values":
-        return 0.0
-    number, _, units = str(threshold or default_threshold(flag)).strip().partition(" ")
-    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), wanted))
+    @cached_property
+    def extremes(self) -> np.ndarray:
+        """The lowest and the highest value of each day."""
+        flat = self.values.reshape(self.days.size, -1)
+        return np.stack([np.fmin.reduce(flat, axis=1), np.fmax.reduce(flat, axis=1)])
+
+    def where(self, kept: np.ndarray) -> Block:
+        """Return the block with NaN in place of other values."""
+        return Block(self.places, self.days, np.where(kept, self.values, np.nan), self.tile)
 
 
 @dataclass
-class _Tally:
-    """A kind of problem in a file: the number of values and of days, and the worst value."""
+class _Outside:
+    """The values of a file that are beyond limits: their number, their days, and the worst of them."""
 
-    raw: RawSeries
+    expected: str
     values: int = 0
     days: set[int] = field(default_factory=set)
     far_days: set[int] = field(default_factory=set)
     """The days on which most values are far from what is possible."""
-    worst: float = -1.0
-    """How far the worst value is from what is possible."""
-    worst_day: int = 0
-    worst_value: float | None = None
-    cell: dict[str, int] = field(default_factory=dict)
+    excess: float = -1.0
+    """How far the worst value is beyond the limits."""
+    day: int = 0
+    value: float = np.nan
+    cell: Cell = ()
 
-    def add(self, days: np.ndarray, values: int) -> None:
-        # As a set: a day may be in several tiles.
-        self.values += values
-        self.days.update(days.tolist())
-
-    def add_values(self, days: np.ndarray, excess: np.ndarray, values: np.ndarray, tile: Tile) -> None:
+    def add(self, days: np.ndarray, excess: np.ndarray, values: np.ndarray, tile: Tile) -> None:
         """Add the days of a block (days, y, x), each with an excess above 0 in some cell."""
-        self.add(days, int((excess > 0).sum()))
-        place = np.unravel_index(int(np.nanargmax(excess)), excess.shape)
-        if excess[place] > self.worst:
-            self.worst, self.worst_day = float(excess[place]), int(days[place[0]])
-            self.worst_value = float(values[place])
-            self.cell = {dim: rows.start + int(at) for (dim, rows), at in zip(tile.items(), place[1:], strict=True)}
+        self.values += int((excess > 0).sum())
+        # As a set: a day may be in several tiles.
+        self.days.update(days.tolist())
+        day, *cell = np.unravel_index(int(np.nanargmax(excess)), excess.shape)
+        if excess[day, *cell] > self.excess:
+            self.excess, self.day, self.value = float(excess[day, *cell]), int(days[day]), float(values[day, *cell])
+            self.cell = tuple(part.start + int(at) for part, at in zip(tile, cell, strict=True))
 
 
-class _Tallies:
-    """All tallies, by kind and file."""
+class _File:
+    """The statistics of a file: by day the lowest, the highest and the number of values; values beyond limits."""
 
-    def __init__(self) -> None:
-        self.found: dict[tuple[str, str, str], _Tally] = {}
-        self.unreadable: dict[str, Problem] = {}
-        self.fills = Fills()
-        # By file and variable, the lowest and the highest value, and how many values there are.
-        self.ranges: dict[tuple[str, str], tuple[float, float, int]] = {}
-        # By variable with dry days, the highest value of each day.
-        self.wettest: dict[str, list[tuple[RawSeries, np.ndarray, np.ndarray]]] = {}
-        self.empty_maps: dict[str, int] = {}
-        # By file and variable that is adjusted through a transformation, how many values are beyond its bounds.
-        self.beyond: Counter[tuple[str, str]] = Counter()
+    def __init__(self, raw: RawSeries) -> None:
+        self.raw, self.fills = raw, Fills(raw)
+        self.low, self.high = np.full((2, raw.days.size), np.nan, raw.data.dtype)
+        self.cells = np.zeros(raw.days.size, int)
+        self.outside: dict[tuple[str, int], _Outside] = {}
+        """By the kind of problem, and the number of the part of the map that has its own limits."""
+        self.beyond = 0
+        """How many values are beyond the bounds of a transformation."""
+        self.crossed = np.zeros(2, int)
+        """The number of values on which tasmax is not above tasmin, and of those that are known."""
 
-    def range_of(self, files: Sequence[RawSeries]) -> tuple[float, float, int]:
-        """Return the lowest and the highest value of files, and how many values they have."""
-        held = [self.ranges[raw.file, raw.name] for raw in files if (raw.file, raw.name) in self.ranges]
-        return min((r[0] for r in held), default=0.0), max((r[1] for r in held), default=0.0), sum(r[2] for r in held)
+    def read(self, first: int, after: int, tile: Tile, unreadable: dict[str, Problem]) -> Iterator[Block]:
+        raw = self.raw
+        places = np.flatnonzero((raw.days >= first) & (raw.days < after))
+        if not places.size or raw.file in unreadable:
+            return
+        days = raw.days[places]
+        try:
+            values = raw.data[(indexer(places), *tile)].values
+        except Exception as error:  # a backend may raise nearly anything on a damaged file
+            message = f"cannot be read from this day on ({type(error).__name__}: {error})"
+            unreadable[raw.file] = raw.problem("unreadable_files", message, int(days[0]), 1)
+            return
+        yield Block(places, days, self.fills.taken_out(days, values, tile), tile)
 
-    def of(self, kind: str, raw: RawSeries) -> _Tally:
-        return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
-
-
-@dataclass
-class _Maps:
-    """Whole maps of some days of a file, filled tile by tile."""
-
-    raw: RawSeries
-    days: np.ndarray
-    extremes: np.ndarray
-    cells: np.ndarray
-    """How many have a value."""
-
-    def add(self, block: Block) -> None:
+    def add(self, block: Block, limits: Sequence[tuple[np.ndarray | None, Limits | None]]) -> None:
+        """Add a block; `limits` are those of the whole map (None), and of parts of it."""
+        at, known = block.places, self.raw.known
         low, high = block.extremes
-        self.extremes = np.stack([np.fmin(self.extremes[0], low), np.fmax(self.extremes[1], high)])
-        self.cells = self.cells + block.finite.sum(axis=(1, 2))
+        self.low[at], self.high[at] = np.fmin(self.low[at], low), np.fmax(self.high[at], high)
+        self.cells[at] += block.finite.sum(axis=(1, 2))
+        if known.transformation:
+            lowest, highest = (none if end is None else end for end, none in zip(known.bounds, _ANY, strict=True))
+            slack = SLACK * (highest - lowest) if np.isfinite(highest - lowest) else 0.0
+            self.beyond += int(is_outside(block.values, (lowest - slack, highest + slack)).sum())
+        if impossible := self._add_outside("impossible_values", 0, block, known.raw):
+            far = FAR * (known.raw[1] - known.raw[0])
+            # A few cells of 0 K on all days are no matter of units.
+            beyond = is_outside(block.values, (known.raw[0] - far, known.raw[1] + far)) & block.finite
+            most = beyond.sum(axis=(1, 2)) > 0.5 * block.finite.sum(axis=(1, 2))
+            impossible.far_days.update(block.days[most].tolist())
+            block = block.where(~is_outside(block.values, known.raw))
+        for scope, (inside, of_scope) in enumerate(limits):
+            if of_scope:
+                part = block if inside is None else block.where(inside[block.tile])
+                self._add_outside("values_out_of_range", scope, part, of_scope)
+
+    def _add_outside(self, kind: str, scope: int, block: Block, limits: Limits) -> _Outside | None:
+        low, high = block.extremes
+        on = (low < limits[0]) | (high > limits[1])
+        if not on.any():
+            return None
+        # A side without a limit of its own has that of what is possible.
+        low, high = (own if np.isfinite(own) else other for own, other in zip(limits, self.raw.known.raw, strict=True))
+        units = str(self.raw.data.attrs.get("units", ""))
+        found = self.outside.setdefault((kind, scope), _Outside(f"; expected {expected((low, high), units)}"))
+        values = block.values[on]
+        found.add(block.days[on], np.fmax(limits[0] - values, values - limits[1]), values, block.tile)
+        return found
+
+
+class _Variable:
+    """The statistics of a variable: of its files, in order of time, and of each cell, (y, x)."""
+
+    def __init__(self, held: Sequence[RawSeries], calibration: tuple[str, str] | None) -> None:
+        self.files = [_File(raw) for raw in sorted(held, key=lambda raw: int(raw.days.min()))]
+        self.raw = raw = self.files[0].raw
+        self.known, self.first = raw.known, int(raw.days.min())
+        self.days = np.concatenate([file.raw.days for file in self.files])
+        ends = wanted_days(*calibration, calendar_of(raw.data)) if calibration else ()
+        self.calibration = [raw.number(day) for day in ends] or [0, -1]
+        self.found, self.in_calibration, self.met, self.compared = np.zeros((4, *raw.data.shape[1:]), np.int32)
+        self.on_first_day = np.zeros(self.found.shape, bool)
+
+    def is_in_calibration(self, days: np.ndarray) -> np.ndarray:
+        return (days >= self.calibration[0]) & (days <= self.calibration[1])
+
+    def add(self, file: _File, block: Block) -> None:
+        tile, found = block.tile, block.finite.sum(axis=0, dtype=np.int32)
+        inside = self.is_in_calibration(block.days)
+        self.found[tile] += found
+        self.in_calibration[tile] += found if inside.all() else block.finite[inside].sum(axis=0, dtype=np.int32)
+        if block.days.min() == self.first:
+            self.on_first_day[tile] = block.finite[block.days.argmin()]
+        if self.known.is_range:
+            self.add_crossed(file, tile, block.values <= 0, block.finite)
+
+    def add_crossed(self, file: _File, tile: Tile, met: np.ndarray, known: np.ndarray) -> None:
+        """Add values (days, y, x) of tasmax or dtr: on which tasmax is not above tasmin, and which are known."""
+        self.met[tile] += met.sum(axis=0, dtype=np.int32)
+        self.compared[tile] += known.sum(axis=0, dtype=np.int32)
+        file.crossed += met.sum(), known.sum()
+
+    def compare(self, file: _File, warm: Block, cold: Block, possible: Limits) -> None:
+        """Compare a block of this variable, tasmax, with one of tasmin, whose `possible` values are given."""
+        shared, of_warm, of_cold = np.intersect1d(warm.days, cold.days, return_indices=True)
+        if not shared.size:
+            return
+        maxima, minima = _taken(warm.values, of_warm), _taken(cold.values, of_cold)
+        excess = minima - maxima
+        met = excess >= 0
+        if met.any():
+            # Values that are impossible by themselves say nothing about the other variable.
+            met &= ~(is_outside(maxima, self.known.raw) | is_outside(minima, possible))
+        self.add_crossed(file, warm.tile, met, np.isfinite(excess))
+        wrong = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1) > 0
+        if wrong.any():
+            found = file.outside.setdefault(("tasmax_below_tasmin", 0), _Outside("; the value is tasmax - tasmin"))
+            found.add(shared[wrong], excess[wrong], -excess[wrong], warm.tile)
+
+
+def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    return values if places.size == len(values) and (np.diff(places) == 1).all() else values[places]
 
 
 def value_problems(
@@ -146,10 +224,11 @@ def value_problems(
     Parameters
     ----------
     series
-        Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
-        in memory at a time, of all variables: a Dask chunk of the first one.
+        Per variable, its daily files on one grid, cut to what is to be examined; only one tile of the map, for a block
+        of days, is in memory at a time, of all variables: a Dask chunk of the first one.
     limits
-        What `limits_of` returns; impossible values (`Variable.raw`) count apart from those beyond these limits.
+        What `diagnose.flags.limits_of` returns; impossible values (`Variable.raw`) count apart from those beyond these
+        limits.
     mask_variable
         The variable whose first map says which cells are land, if one does.
     calibration
@@ -165,124 +244,199 @@ def value_problems(
         has the same value everywhere, or none, that is drier than any desert, or whose cells lack values, and for cells
         of the mask's variable that begin to have data later.
     """
-    tallies, of_scopes = _Tallies(), [_Tallies() for _ in scopes]
-    cells = Cells(series, mask_variable, calibration)
-    for first, last in _spans(series):
-        maps: dict[tuple[str, str], _Maps] = {}
-        for tile in _tiles(series):
-            blocks = {name: list(_read(files, first, last, tile, tallies)) for name, files in series.items()}
-            for block in itertools.chain.from_iterable(blocks.values()):
-                _add_to_maps(maps, block)
-                _look_at_range(block, limits.get(block.raw.name), tallies)
-                for (inside, narrower), found in zip(scopes, of_scopes, strict=True):
-                    _look_inside(block, inside, narrower.get(block.raw.name), found)
-                cells.add(block)
-            for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
-                _compare(warm, cold, tallies, cells)
-        for whole in maps.values():
-            _look_at_maps(whole, tallies)
-    constant = list(_constant_series(series, tallies))
-    explained = {problem.variable for problem in constant}
-    problems = [
-        _problem(kind, tally, limits)
-        for (kind, _, name), tally in tallies.found.items()
-        if kind not in ("maps_without_data", "constant_maps") or name not in explained
-    ]
-    for (_, narrower), found in zip(scopes, of_scopes, strict=True):
-        beyond = [tally for (kind, *_), tally in found.found.items() if kind == "values_out_of_range"]
-        again = [_problem("values_out_of_range", tally, narrower) for tally in beyond]
-        problems += [problem for problem in again if problem not in problems]
-    wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
-    scaled = [problem for of_days in wettest for problem in _too_dry(of_days)]
-    scaled += [one for name, files in series.items() if name not in explained for one in _fractions(files, tallies)]
-    told = {(one.file, one.variable) for one in (*problems, *scaled) if one.kind == "mislabelled_units"}
-    others = [raw for files in series.values() for raw in files if (raw.file, raw.name) not in told]
-    scaled += [one for raw in others for one in _mostly_beyond(raw, tallies)]
-    complete = {name: files for name, files in series.items() if name not in explained}
-    of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
-    if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
-        of_cells = [problem for problem in of_cells if problem.kind != "tasmax_below_tasmin"]
-    return [
-        *tallies.unreadable.values(),
-        *constant,
-        *problems,
-        *tallies.fills.problems(),
-        *scaled,
-        *of_cells,
-    ]
+    variables = {name: _Variable(held, calibration) for name, held in series.items() if held}
+    everywhere: list[tuple[np.ndarray | None, Mapping[str, Limits]]] = [(None, limits), *scopes]
+    unreadable: dict[str, Problem] = {}
+    for (first, after), tile in itertools.product(_spans(series), list(_tiles(series))):
+        blocks = {
+            name: [(file, block) for file in one.files for block in file.read(first, after, tile, unreadable)]
+            for name, one in variables.items()
+        }
+        for name, (file, block) in ((name, each) for name, read in blocks.items() for each in read):
+            file.add(block, [(inside, own.get(name)) for inside, own in everywhere])
+            variables[name].add(file, block)
+        for (file, warm), (other, cold) in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
+            variables["tasmax"].compare(file, warm, cold, other.raw.known.raw)
+    return [*unreadable.values(), *_found(variables, mask_variable, {*unreadable})]
 
 
-def _both(limits: Limits | None, default: Limits) -> Limits:
-    """Return limits with a default for each side that has none."""
-    low, high = limits or (-np.inf, np.inf)
-    return low if np.isfinite(low) else default[0], high if np.isfinite(high) else default[1]
+def _found(variables: Mapping[str, _Variable], mask_variable: str, unreadable: set[str]) -> Iterator[Problem]:
+    """Yield the problems of statistics; another problem of the same values is left out."""
+    whole = {name: one for name, one in variables.items() if not unreadable & {file.raw.file for file in one.files}}
+    constant = {name: problem for name, one in whole.items() for problem in _constant(one)}
+    varying = [one for name, one in variables.items() if name not in constant]
+    told = dict.fromkeys([
+        *constant.values(),
+        *(each for one in variables.values() for file in one.files for each in _outside(file)),
+        *(each for one in varying for file in one.files if file.raw.file not in unreadable for each in _maps(file)),
+        *(each for one in variables.values() for file in one.files for each in file.fills.problems()),
+        *(each for one in varying for each in (*_too_dry(one), *_fractions(one))),
+    ])  # fmt: skip
+    yield from told
+    mislabelled = {(each.file, each.variable) for each in told if each.kind == "mislabelled_units"}
+    files = [file for one in variables.values() for file in one.files]
+    yield from (each for file in files if (file.raw.file, file.raw.name) not in mislabelled for each in _beyond(file))
+    if unreadable:
+        return
+    mask = variables.get(mask_variable)
+    if mask:
+        yield from _late(mask)
+    is_below = any(each.kind == "tasmax_below_tasmin" for each in told)
+    for one in variables.values():
+        yield from (each for each in _crossed(one) if not (is_below and each.kind == "tasmax_below_tasmin"))
+    for one in varying:
+        # Variables of regional models may lack rows at the border that others have.
+        yield from _lacking(one, mask.on_first_day if mask and mask.on_first_day.any() else one.found > 0)
 
 
-def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
+def _range(files: Sequence[_File]) -> tuple[float, float, int]:
+    """Return the lowest and the highest value of files, and how many values they have."""
+    low, high, cells = (np.concatenate([getattr(file, name) for file in files]) for name in ("low", "high", "cells"))
+    return float(np.fmin.reduce(low)), float(np.fmax.reduce(high)), int(cells.sum())
+
+
+def _constant(one: _Variable) -> Iterator[Problem]:
+    """Yield a variable with a single value in all cells on all days, or with none."""
+    low, high, values = _range(one.files)
+    if not values or (low == high and values >= CELLS_OF_A_MAP):
+        what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
+        message, value = f"{what}; expected values that vary", low if values else None
+        yield one.raw.problem("constant_series", message, one.first, one.days.size, value=value)
+
+
+def _outside(file: _File) -> Iterator[Problem]:
+    """Yield the values beyond each kind of limits."""
+    raw = file.raw
+    for (kind, _), found in file.outside.items():
+        days = f"{len(found.days)} day(s) from {raw.day(min(found.days))} on"
+        message = f"{found.values} value(s) on {days}, the worst of them here{found.expected}"
+        if len(found.far_days) > MISLABELLED * raw.days.size:
+            kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
+        yield raw.problem(kind, message, found.day, found.values, found.cell, found.value)
+
+
+def _maps(file: _File) -> Iterator[Problem]:
+    """Yield the days without data, and those of a single value."""
+    days, high = file.raw.days, file.high
+    # A day without rain anywhere is nothing special; a day of 0 K is.
+    one_value = (file.low == high) & ((high != 0) | (file.raw.known.units == "K")) & (file.cells >= CELLS_OF_A_MAP)
+    for kind, there in (("maps_without_data", np.isnan(high)), ("constant_maps", one_value)):
+        if there.any():
+            first, number = np.where(there, days, np.inf).argmin(), np.unique(days[there]).size
+            value = None if np.isnan(high[first]) else float(high[first])
+            message = f"{number} map(s), the first of them on this day"
+            yield file.raw.problem(kind, message, int(days[first]), number, value=value)
+
+
+def _too_dry(one: _Variable) -> Iterator[Problem]:
     """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
-    known = wettest[0][0].known
-    threshold, longest_dry = known.wet or 0.0, known.longest_dry or np.inf
-    days = np.concatenate([days for _, days, _ in wettest])
-    order = np.argsort(days, kind="stable")
-    highest = np.concatenate([high for _, _, high in wettest])[order]
+    known, order = one.known, np.argsort(one.days, kind="stable")
+    if not (known.wet and known.longest_dry):
+        return
+    # A few cells may all lie in a desert.
+    highest = np.concatenate([np.where(file.cells >= CELLS_OF_A_MAP, file.high, np.nan) for file in one.files])[order]
     # Days without data, of which nothing is known, end a dry time.
-    wet = np.flatnonzero(np.append(~(highest < threshold), True))
+    wet = np.flatnonzero(np.append(~(highest < known.wet), True))
     runs = np.diff(wet, prepend=-1) - 1
     longest, after = int(runs.max()), int(wet[runs.argmax()])
-    if longest < longest_dry:
+    if longest < known.longest_dry:
         return
-    first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
-    raw = next(raw for raw, of_block, _ in wettest if first in of_block)
+    first, most = int(one.days[order][after - longest]), float(highest[after - longest : after].max())
+    raw = next(file.raw for file in one.files if first in file.raw.days)
     shown = known.shown_units
-    given = xr.DataArray([most, threshold], dims="side", attrs={"units": known.units})
+    given = xr.DataArray([most, known.wet], dims="side", attrs={"units": known.units})
     least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (
         f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {least[0]}; "
-        f"expected a day with {least[1]} or more within {longest_dry / 365:g} years"
+        f"expected a day with {least[1]} or more within {known.longest_dry / 365:g} years"
     )
-    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most)
+    yield raw.problem("mislabelled_units", message, first, longest, value=most)
 
 
-def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
-    """Yield the variables with a single value in all cells on all days, or with none, unless a file cannot be read."""
-    for files in series.values():
-        low, high, values = tallies.range_of(files)
-        if any(raw.file in tallies.unreadable for raw in files) or not files:
-            continue
-        if not values or (low == high and values >= CELLS_OF_A_MAP):
-            raw, days = min(files, key=lambda raw: int(raw.days.min())), sum(raw.days.size for raw in files)
-            what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
-            found = raw.problem("constant_series", f"{what}; expected values that vary", int(raw.days.min()), days)
-            yield replace(found, value=low if values else None)
+def _fractions(one: _Variable) -> Iterator[Problem]:
+    """Yield the first of a variable's files if all its percentages are fractions of 1; zeros alone say nothing."""
+    low, high, values = _range(one.files)
+    is_percentage = (one.known.units, one.known.bounds) == ("%", (0, 100))
+    if is_percentage and one.days.size >= DAYS_OF_A_YEAR and 0 < high <= FRACTION:
+        message = (
+            f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} %, so they are probably "
+            f"fractions of 1; expected values up to 100 %. Correct the attribute `units` of the files, which is "
+            f"{one.raw.units or '%'}, to 1"
+        )
+        yield one.raw.problem("mislabelled_units", message, one.first, values, value=high)
 
 
-def _mostly_beyond(raw: RawSeries, tallies: _Tallies) -> Iterator[Problem]:
+def _beyond(file: _File) -> Iterator[Problem]:
     """Yield a file more than half of whose values are beyond the bounds of a transformation."""
-    (low, high, values), outside = tallies.range_of([raw]), tallies.beyond[raw.file, raw.name]
-    if outside <= MISLABELLED * values:
+    (low, high, values), raw = _range([file]), file.raw
+    if file.beyond <= MISLABELLED * values:
         return
     (lowest, highest), units = raw.known.bounds, raw.data.attrs.get("units", "")
-    expected = f"{lowest:g} or more" if highest is None else f"{lowest:g} to {highest:g}"
+    bounds = f"{lowest:g} or more" if highest is None else f"{lowest:g} to {highest:g}"
     message = (
-        f"the units or the bounds are probably wrong: {outside} of {values} values, which go from {low:.6g} to "
-        f"{high:.6g} {units}, are beyond the bounds; expected {expected}"
+        f"the units or the bounds are probably wrong: {file.beyond} of {values} values, which go from {low:.6g} to "
+        f"{high:.6g} {units}, are beyond the bounds; expected {bounds}"
     )
-    yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), outside), value=high)
+    yield raw.problem("mislabelled_units", message, int(raw.days.min()), file.beyond, value=high)
 
 
-def _fractions(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
-    """Yield the first of a variable's files if all its percentages are fractions of 1; zeros alone say nothing."""
-    low, high, values = tallies.range_of(files)
-    is_long = sum(raw.days.size for raw in files) >= DAYS_OF_A_YEAR
-    if not (is_long and (files[0].known.units, files[0].known.bounds) == ("%", (0, 100)) and 0 < high <= FRACTION):
+def _late(mask: _Variable) -> Iterator[Problem]:
+    late = (mask.found > 0) & ~mask.on_first_day
+    # Of a first day without any value, other checks tell.
+    if late.any() and mask.on_first_day.any():
+        message = (
+            f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
+            "out, the first of them here"
+        )
+        yield mask.raw.problem("cells_without_first_day", message, mask.first, int(late.sum()), _lowest(~late))
+
+
+def _crossed(one: _Variable) -> Iterator[Problem]:
+    """Yield a problem if tasmax is at or below tasmin too often, and a suspicion if that is so in single cells."""
+    shares = [met / max(known, 1) for met, known in (file.crossed for file in one.files)]
+    share, raw = max(shares), one.files[int(np.argmax(shares))].raw
+    of_cell = one.met / np.maximum(one.compared, 1)
+    cells = int((of_cell > CROSSED).sum())
+    if share <= CROSSED and not cells:
         return
-    raw = min(files, key=lambda raw: int(raw.days.min()))
+    is_wrong = max(share, cells / (one.compared > 0).sum()) > CROSSED or of_cell.max() > CROSSED_IN_A_CELL
+    guess = ": the variables are probably exchanged" if share > 0.5 else ""
     message = (
-        f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} %, so they are probably "
-        f"fractions of 1; expected values up to 100 %. Correct the attribute `units` of the files, which is "
-        f"{raw.units or '%'}, to 1"
+        f"tasmax is not above tasmin in {share:.1%} of this file's values, on more than {CROSSED:.0%} of the "
+        f"days in {cells} cell(s), and on {of_cell.max():.1%} of the days of the worst cell, here; expected at most "
+        f"{CROSSED:.0%} of the values and of the cells, and {CROSSED_IN_A_CELL:.0%} of a cell's days{guess}"
     )
-    yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), values), value=high)
+    kind = "crossed_temperatures" if is_wrong else "tasmax_below_tasmin"
+    yield raw.problem(kind, message, int(raw.days.min()), int(one.met.sum()), _lowest(-of_cell))
+
+
+def _lacking(one: _Variable, wanted: np.ndarray) -> Iterator[Problem]:
+    """Yield the cells that have values on too few days, or lack some; maps without data are told of elsewhere."""
+    # The file with the smallest share of values, of equal ones the earliest.
+    raw = min(one.files, key=lambda file: float(file.cells.mean())).raw
+    first, days = int(raw.days.min()), one.days.size
+    calibration_days = int(one.is_in_calibration(one.days).sum())
+    few = (one.found < ENOUGH_DAYS * days) | (one.in_calibration < ENOUGH_DAYS * calibration_days)
+    if (few := wanted & few).any():
+        share = np.minimum(one.found / days, one.in_calibration / calibration_days if calibration_days else 1)
+        worst = _lowest(np.where(few, share, np.inf))
+        message = (
+            f"{int(few.sum())} cell(s) have values on less than {ENOUGH_DAYS:.0%} of the days; the worst of them, "
+            f"here, on {one.found[worst]} of {days}"
+        )
+        if calibration_days:
+            message += f", and on {one.in_calibration[worst]} of the calibration's {calibration_days}"
+        yield raw.problem("too_few_days", message, first, int(few.sum()), worst)
+    empty = sum(int(np.isnan(file.high).sum()) for file in one.files)
+    lacked = np.where(wanted & ~few, days - empty - one.found, 0)
+    if (lacked > 0).any():
+        message = f"{int((lacked > 0).sum())} cell(s) lack values, the worst of them, here, on {lacked.max()} day(s)"
+        yield raw.problem("missing_values", message, first, int(np.maximum(lacked, 0).sum()), _lowest(-lacked))
+
+
+def _lowest(values: np.ndarray) -> Cell:
+    """Return the first cell with the lowest value."""
+    return tuple(map(int, np.unravel_index(int(values.argmin()), values.shape)))
 
 
 def _spans(series: Series) -> Iterator[tuple[int, int]]:
@@ -300,139 +454,10 @@ def _spans(series: Series) -> Iterator[tuple[int, int]]:
 def _tiles(series: Series) -> Iterator[Tile]:
     """Yield the parts of the map that the Dask chunks of the first variable's first file have."""
     for raw in itertools.islice(itertools.chain.from_iterable(series.values()), 1):
-        dims, sizes = raw.data.dims[1:], raw.data.shape[1:]
-        chunks = raw.data.chunks[1:] if raw.data.chunks else [(size,) for size in sizes]
-        for corner in itertools.product(*(_slices(lengths) for lengths in chunks)):
-            yield dict(zip(map(str, dims), corner, strict=True))
-
-
-def _slices(lengths: Sequence[int]) -> list[slice]:
-    return [slice(stop - length, stop) for stop, length in zip(itertools.accumulate(lengths), lengths, strict=True)]
+        chunks = raw.data.chunks[1:] if raw.data.chunks else [(size,) for size in raw.data.shape[1:]]
+        ends = [zip(itertools.accumulate(lengths), lengths, strict=True) for lengths in chunks]
+        yield from itertools.product(*([slice(stop - length, stop) for stop, length in each] for each in ends))
 
 
 def _chunks(raw: RawSeries) -> tuple[int, ...]:
     return raw.data.chunks[0] if raw.data.chunks else (_DAYS_OF_A_BLOCK,) * -(-raw.days.size // _DAYS_OF_A_BLOCK)
-
-
-def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[Block]:
-    for raw in files:
-        there = np.flatnonzero((raw.days >= first) & (raw.days < after))
-        if not there.size or raw.file in tallies.unreadable:
-            continue
-        try:
-            values = raw.data.isel({"time": indexer(there), **tile}).values
-        except Exception as error:  # a backend may raise nearly anything on a damaged file
-            message = f"cannot be read from this day on ({type(error).__name__}: {error})"
-            tallies.unreadable[raw.file] = raw.problem("unreadable_files", message, int(raw.days[there[0]]), 1)
-            continue
-        days = raw.days[there]
-        yield Block(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
-
-
-def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: Block) -> None:
-    none = np.full_like(block.extremes, np.nan), np.zeros(block.days.size, int)
-    maps.setdefault((block.raw.file, block.raw.name), _Maps(block.raw, block.days, *none)).add(block)
-
-
-def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
-    if maps.raw.file in tallies.unreadable:
-        return
-    low, high = maps.extremes
-    empty = np.isnan(high)
-    before = tallies.ranges.get((maps.raw.file, maps.raw.name), (np.inf, -np.inf, 0))
-    tallies.ranges[maps.raw.file, maps.raw.name] = (
-        float(np.fmin.reduce(low, initial=before[0])),
-        float(np.fmax.reduce(high, initial=before[1])),
-        before[2] + int(maps.cells.sum()),
-    )
-    if maps.raw.known.wet and maps.raw.known.longest_dry:
-        # A few cells may all lie in a desert.
-        known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
-        tallies.wettest.setdefault(maps.raw.name, []).append((maps.raw, maps.days, known))
-    if empty.any():
-        tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
-        tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
-    # A day without rain anywhere is nothing special; a day of 0 K is.
-    one_value = (low == high) & ((high != 0) | (maps.raw.known.units == "K"))
-    constant = np.flatnonzero(one_value & (maps.cells >= CELLS_OF_A_MAP))
-    if constant.size:
-        tally = tallies.of("constant_maps", maps.raw)
-        if not tally.days:
-            tally.worst_value = float(high[constant[0]])
-        tally.add(maps.days[constant], constant.size)
-
-
-def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
-    """Add impossible values, and others that are beyond the limits of the data flags."""
-    rest, possible = block, block.raw.known.raw
-    lowest, highest = (np.nan if one is None else one for one in block.raw.known.bounds)
-    if block.raw.known.transformation:
-        slack = 0 if np.isnan(highest) else _SLACK * (highest - lowest)
-        outside = (block.values < lowest - slack) | (block.values > highest + slack)
-        tallies.beyond[block.raw.file, block.raw.name] += int(outside.sum())
-    if impossible := _add_outside("impossible_values", block, possible, tallies):
-        far = FAR * (possible[1] - possible[0])
-        # A few cells of 0 K on all days are no matter of units.
-        beyond = ~is_within(block.values, (possible[0] - far, possible[1] + far)) & block.finite
-        far_days = block.days[beyond.sum(axis=(1, 2)) > 0.5 * block.finite.sum(axis=(1, 2))]
-        impossible.far_days.update(far_days.tolist())
-        within = np.where(is_within(block.values, possible), block.values, np.nan)
-        rest = Block(block.raw, block.days, within, block.tile)
-    if limits:
-        _add_outside("values_out_of_range", rest, limits, tallies)
-
-
-def _look_inside(block: Block, inside: np.ndarray, limits: Limits | None, tallies: _Tallies) -> None:
-    """Add the values beyond the limits of a scope, in its cells."""
-    of_tile = inside[tuple(block.tile.values())]
-    if limits and of_tile.any():
-        _look_at_range(replace(block, values=np.where(of_tile, block.values, np.nan)), limits, tallies)
-
-
-def _add_outside(kind: str, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:
-    low, high = block.extremes
-    outside = (low < limits[0]) | (high > limits[1])
-    if not outside.any():
-        return None
-    values, tally = block.values[outside], tallies.of(kind, block.raw)
-    tally.add_values(block.days[outside], np.fmax(limits[0] - values, values - limits[1]), values, block.tile)
-    return tally
-
-
-def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
-    shared, of_warm, of_cold = np.intersect1d(warm.days, cold.days, return_indices=True)
-    if warm.values.shape[1:] != cold.values.shape[1:] or not shared.size:
-        return
-    maxima, minima = _taken(warm.values, of_warm), _taken(cold.values, of_cold)
-    excess = minima - maxima
-    worst = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1)
-    met = excess >= 0
-    if met.any():
-        # Values that are impossible by themselves say nothing about the other variable.
-        met &= is_within(maxima, warm.raw.known.raw) & is_within(minima, cold.raw.known.raw)
-    cells.add_crossed(warm, met, np.isfinite(excess))
-    wrong = worst > 0
-    if wrong.any():
-        tallies.of("tasmax_below_tasmin", warm.raw).add_values(shared[wrong], excess[wrong], -excess[wrong], warm.tile)
-
-
-def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    return values if places.size == len(values) and (np.diff(places) == 1).all() else values[places]
-
-
-def _problem(kind: str, tally: _Tally, limits: Mapping[str, Limits]) -> Problem:
-    raw, first = tally.raw, min(tally.days)
-    if kind in ("maps_without_data", "constant_maps"):
-        message = f"{len(tally.days)} map(s), the first of them on this day"
-        return replace(raw.problem(kind, message, first, len(tally.days)), value=tally.worst_value)
-    message = f"{tally.values} value(s) on {len(tally.days)} day(s) from {raw.day(first)} on, the worst of them here"
-    if kind == "tasmax_below_tasmin":
-        message = f"{message}; the value is tasmax - tasmin"
-    else:
-        possible = raw.known.raw
-        low, high = possible if kind == "impossible_values" else _both(limits.get(raw.name), possible)
-        message = f"{message}; expected {low:.6g} to {high:.6g} {raw.data.attrs.get('units', '')}".rstrip()
-    if kind == "impossible_values" and len(tally.far_days) > MISLABELLED * raw.days.size:
-        kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
-    lat, lon = (value_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
-    return replace(raw.problem(kind, message, tally.worst_day, tally.values), lat=lat, lon=lon, value=tally.worst_value)

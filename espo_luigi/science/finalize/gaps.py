@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, Literal
 
-import dask.array
+import dask
 import numpy as np
 import xarray as xr
 
@@ -18,8 +18,8 @@ from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.geometry.cells import horizontal_dims
-from espo_luigi.science.limits import INPUT_PROBLEMS
-from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
+from espo_luigi.science.limits import DAYS_OF_A_GAP, INPUT_PROBLEMS, expected
+from espo_luigi.science.possible import counted, judged, limits_in, over_blocks
 from espo_luigi.science.quality import is_flags
 from espo_luigi.science.stack import INCOMPLETE_CELLS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
@@ -31,7 +31,6 @@ INCOMPLETE = "incomplete"
 CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
 # A global attribute: how many cells have extrapolated values.
 EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
-DAYS_OF_A_GAP = 360
 # Global attributes: the problems of the raw files that the configuration lets through, and how many values are
 # impossible where the configuration lets them through.
 LET_THROUGH = "espo_luigi_input_problems"
@@ -81,7 +80,12 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: 
     days
         The length of a chunk of time, of which a block may have several; by default a block is one.
     """
-    return ds.assign({name: _checked(da, land, allowed, days) for name, da in over_time(ds, land).items()})
+    checked = {}
+    for name, da in over_time(ds, land).items():
+        ordered = da.transpose(..., *land.dims)
+        refuse = partial(_refuse_gaps, name=name, allowed=allowed, days=days)
+        checked[name] = ordered.copy(data=over_blocks(ordered, refuse, {"land": land.variable}))
+    return ds.assign(checked)
 
 
 def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
@@ -99,30 +103,16 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
 
 def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
     """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
-    ordered = da.transpose(..., *land.dims)
-    data = dask.array.asarray(ordered.data)
-    cells = part_beside(ordered, land.variable)
-    length = max(data.chunks[0])
-    chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
-    counts = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
+    ordered = da.transpose(..., *land.dims).chunk()
+    times, *others = ordered.data.chunks
+    length = max(times)
+    options = {
+        "chunks": (tuple(-(-size // length) for size in times), *((1,) * len(sizes) for sizes in others)),
+        "dtype": np.int64,
+        "meta": np.empty((0, 0, 0), np.int64),
+    }
+    counts = over_blocks(ordered, partial(_count_gaps, days=length), {"land": land.variable}, **options)
     return xr.DataArray(counts.sum(axis=(-2, -1)).max() > allowed, name=da.name)
-
-
-def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int, days: int | None) -> xr.DataArray:
-    options: dict[str, Any] = {"name": str(da.name), "allowed": allowed, "days": days}
-    ordered = da.transpose(..., *land.dims)
-    if ordered.chunks is None:
-        return ordered.copy(data=_refuse_gaps(ordered.values, land.values[None], options=options))
-    return ordered.copy(
-        data=dask.array.map_blocks(
-            _refuse_gaps,
-            ordered.data,
-            part_beside(ordered, land.variable),
-            dtype=da.dtype,
-            meta=ordered.data._meta,
-            options=options,
-        )
-    )
 
 
 def with_possible_values(
@@ -155,27 +145,26 @@ def with_possible_values(
                 f"tasmin is above tasmax in {known} values, which `clean_up.on_impossible: warn` let through when the "
                 "inputs were made; expected none with `fail`. Make the outdated inputs again (`[espo] rerun = stale`)."
             )
-        checked = {name: _looked_at(da, ds, land, limits[name], _refuse_impossible) for name, da in variables.items()}
-        return ds.assign({name: variables[name].copy(data=data) for name, data in checked.items()})
+        return ds.assign({name: _refusing(da, ds, land, limits[name]) for name, da in variables.items()})
     number = known
     counts = dask.compute(*(count_impossible(da, ds, land, limits[name]) for name, da in variables.items()))
     for name, blocks in zip(variables, counts, strict=True):
-        found = [(count, first) for count, first in blocks.flat if count]
-        number += (of_variable := sum(count for count, _ in found))
-        if found:
+        of_variable, first = counted(blocks)
+        number += of_variable
+        if first:
             logger.warning(
                 "the product has %d impossible values of %s, the first of them %s, which `clean_up.on_impossible: "
                 "warn` lets through",
                 of_variable,
                 name,
-                found[0][1],
+                first,
             )
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
 
 
 def count_impossible(da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limits) -> Any:
     """Return the number of impossible values of a variable of `ds` and the first, a pair for each block; lazy."""
-    return _looked_at(da, ds, land, limits, _count_impossible)
+    return judged(da, limits, _beside(da, ds, land))
 
 
 def count_crossed(ds: xr.Dataset) -> xr.DataArray:
@@ -184,20 +173,24 @@ def count_crossed(ds: xr.Dataset) -> xr.DataArray:
     return above.sum([dim for dim in above.dims if dim != REALIZATION]).compute()
 
 
-def _looked_at(
-    da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limits, look: Callable[..., np.ndarray]
-) -> Any:
-    """Return what a function makes of each block of a variable."""
-    name, units = str(da.name), str(da.attrs.get("units", ""))
+def _beside(da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.Variable]:
+    """Return what a variable of `ds` must not contradict: the land, unless values may be lacking, and tasmax."""
     made_of = str(da.attrs.get(DERIVED_FROM, "")).split()
-    may_lack = any(may_lack_values(ds.attrs, land, one) for one in (name, *made_of))
-    beside = {"land": land.variable, **places_of(da)}
-    # tasmin must not be above tasmax.
-    beside |= {"tasmax": ds["tasmax"].variable} if name == "tasmin" and "tasmax" in ds else {}
-    one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
-    options = one_each if look is _count_impossible else {}
-    told = {"name": name, "units": units, "low": limits[0], "high": limits[1], "may_lack": may_lack}
-    return over_blocks(da, partial(look, told=told), beside, **options)
+    may_lack = any(may_lack_values(ds.attrs, land, name) for name in (str(da.name), *made_of))
+    beside = {} if may_lack else {"land": land.variable}
+    return beside | ({"tasmax": ds["tasmax"].variable} if da.name == "tasmin" and "tasmax" in ds else {})
+
+
+def _refusing(da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limits) -> xr.DataArray:
+    beside, units = _beside(da, ds, land), str(da.attrs.get("units", ""))
+    refusal = (
+        f"{da.name} of the product would have {{number}} impossible values among {{size}}, the first of them "
+        f"{{first}}; expected {expected(limits, units)}{', not above tasmax' if 'tasmax' in beside else ''}. Each land "
+        "cell needs a value on each day. Look at the raw values of that variable (the table of InputCheck, `espo "
+        "explain`) and correct them, or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, "
+        f"and counts them in the attribute {IMPOSSIBLE_VALUES}."
+    )
+    return da.copy(data=judged(da, limits, beside, refusal))
 
 
 def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
@@ -212,56 +205,25 @@ def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> 
     return is_told or allowed_gaps(attrs, land) > 0
 
 
-def _impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
-    found = (block < told["low"]) | (block > told["high"]) | np.isinf(block)
-    if "tasmax" in beside:
-        found |= block > beside["tasmax"]
-    return found if told["may_lack"] else found | (np.isnan(block) & beside["land"])
-
-
-def _count_impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
-    """Return a single element: the number of impossible values, and the first with its place."""
-    found = _impossible(block, beside, told)
-    counted = np.empty((1,) * block.ndim, object)
-    counted.flat[0] = int(found.sum()), first_of(found, block, told["units"], beside) if found.any() else ""
-    return counted
-
-
-def _refuse_impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
-    found = _impossible(block, beside, told)
-    if not found.any():
-        return block
-    limited = np.isfinite([told["low"], told["high"]]).all()
-    limits = f"{told['low']:g} to {told['high']:g} {told['units']}".rstrip() if limited else "finite values"
-    raise DataError(
-        f"{told['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
-        f"first of them {first_of(found, block, told['units'], beside)}; expected "
-        f"{limits}{', not above tasmax' if 'tasmax' in beside else ''}. Each land cell needs a value on each day. "
-        "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
-        "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
-        f"attribute {IMPOSSIBLE_VALUES}."
-    )
-
-
-def _refuse_gaps(block: np.ndarray, land: np.ndarray, *, options: Mapping[str, Any]) -> np.ndarray:
-    days = options["days"] or len(block)
-    lacking = int(_count_gaps(block, land, days).max())
-    if lacking > options["allowed"]:
+def _refuse_gaps(
+    block: np.ndarray, beside: Mapping[str, np.ndarray], *, name: str, allowed: int, days: int | None
+) -> np.ndarray:
+    days, land = days or len(block), beside["land"]
+    lacking = int(_count_gaps(block, beside, days=days).max())
+    if lacking > allowed:
         raise DataError(
-            f"{options['name']} has no data on any of {min(days, len(block))} days in {lacking} of {int(land.sum())} "
-            f"land cells of a block of {block.shape[1]} x {block.shape[2]}; expected data in all but "
-            f"{options['allowed']}, which the simulation or the reference itself lacks. {_ADVICE}"
+            f"{name} has no data on any of {min(days, len(block))} days in {lacking} of {int(land.sum())} land cells "
+            f"of a block of {block.shape[1]} x {block.shape[2]}; expected data in all but {allowed}, which the "
+            f"simulation or the reference itself lacks. {_ADVICE}"
         )
     return block
 
 
-def _count_gaps(block: np.ndarray, land: np.ndarray, days: int) -> np.ndarray:
+def _count_gaps(block: np.ndarray, beside: Mapping[str, np.ndarray], *, days: int) -> np.ndarray:
     """The number of land cells without data, (chunk of time, 1, 1)."""
-    chunks = (block[first : first + days] for first in range(0, len(block), days))
-    return np.array([_count_in_chunk(chunk, land[0]) for chunk in chunks], np.int64).reshape(-1, 1, 1)
-
-
-def _count_in_chunk(chunk: np.ndarray, land: np.ndarray) -> int:
-    # Most chunks are settled by their first day.
-    suspects = land & np.isnan(chunk[0])
-    return int(np.isnan(chunk[:, suspects]).all(axis=0).sum()) if suspects.any() else 0
+    counts = []
+    for chunk in (block[first : first + days] for first in range(0, len(block), days)):
+        # Most chunks are settled by their first day.
+        suspects = beside["land"][0] & np.isnan(chunk[0])
+        counts.append(int(np.isnan(chunk[:, suspects]).all(axis=0).sum()) if suspects.any() else 0)
+    return np.array(counts, np.int64).reshape(-1, 1, 1)

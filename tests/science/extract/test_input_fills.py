@@ -7,7 +7,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espo_luigi.science.extract.input_counts import Fills
+from espo_luigi.science.extract.input_fills import Fills
 from espo_luigi.science.extract.input_problems import RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 
@@ -51,7 +51,7 @@ def test_impossible_numbers_that_do_not_recur_are_not_kept() -> None:
     values = np.full((90, 4, 5), 280.0)
     values[:, 0, 0] = 1000 + np.arange(90)
     data = xr.DataArray(values, COORDS, ("time", "lat", "lon"), "tasmax", {"units": "K"})
-    fills, raw = Fills(), RawSeries("file.nc", data, units="K")
+    fills = Fills(RawSeries("file.nc", data, units="K"))
     for day in range(90):
-        fills.taken_out(raw, np.array([day]), values[day : day + 1], {"lat": slice(0, 4), "lon": slice(0, 5)})
-    assert fills._impossible == {("file.nc", "tasmax"): {}}
+        fills.taken_out(np.array([day]), values[day : day + 1], (slice(0, 4), slice(0, 5)))
+    assert fills._impossible == {}

@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PlainValidator,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationInfo,
@@ -30,6 +31,7 @@ from pydantic import (
 
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError, nearest
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.quantities import Quantity
 
 Registered = TypeVar("Registered")
 _FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
@@ -383,43 +385,47 @@ def _known_unit(text: str) -> str:
     return text
 
 
-def _as_threshold(value: Any) -> str:
-    number, _, unit = str(value).strip().partition(" ")
-    if not isinstance(value, str) or not unit.strip() or not _NUMBER.fullmatch(number):
-        raise ValueError("expected a number, a space and a unit, such as 0.01 mm d-1")
-    if not math.isfinite(float(number)):
-        raise ValueError("expected a finite number")
-    _known_unit(unit.strip())
-    return value
+def _as_threshold(value: Any) -> Quantity:
+    quantity = Quantity(value)
+    _known_unit(quantity.unit)
+    return quantity
 
 
-def _as_positive_threshold(value: Any) -> str:
-    text = _as_threshold(value)
-    if float(text.split()[0]) <= 0:
+def _as_positive_threshold(value: Any) -> Quantity:
+    quantity = _as_threshold(value)
+    if quantity.value <= 0:
         raise ValueError("expected a number above 0, a space and a unit, such as 0.01 mm d-1")
-    return text
+    return quantity
 
-
-# Not all that Python takes for a number: neither nan, nor inf, nor 1_000.
-_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 Unit = Annotated[str, AfterValidator(_known_unit)]
-Threshold = Annotated[str, BeforeValidator(_as_threshold)]
-PositiveThreshold = Annotated[str, BeforeValidator(_as_positive_threshold)]
+Threshold = Annotated[Quantity, PlainValidator(_as_threshold)]
+PositiveThreshold = Annotated[Quantity, PlainValidator(_as_positive_threshold)]
 
 
-def converts(threshold: str, units: str) -> bool:
-    """Whether a threshold, a number and a unit, can be compared with a series in `units`."""
-    unit = threshold.strip().partition(" ")[2].strip()
+def converts(unit: str, units: str) -> bool:
+    """Whether a number in a unit can be compared with a series in `units`."""
     if unit in FAMILIAR_UNITS and units in FAMILIAR_UNITS:
         return any(unit in group and units in group for group in _CONVERTIBLE)
     from espo_luigi.science.units import threshold_in
 
     try:
-        threshold_in(threshold, units)
+        threshold_in(f"1 {unit}", units)
     except DataError:
         return False
     return True
+
+
+def check_threshold(path: str, text: str, units: str | None) -> None:
+    """Raise `ConfigurationError` unless the text at a key is a number with a unit that converts to a variable's."""
+    try:
+        if not units or converts(Quantity(text).unit, units):
+            return
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"`{path}`: got {text!r}, expected a number and a unit that converts to {units}, the variable's."
+    )
 
 
 # As pandas writes what xarray infers; `fx` is what catalogues have for fields without time.

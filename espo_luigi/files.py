@@ -133,6 +133,12 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     raise OSError(errno.EINVAL, f"it is {kind_of_file(mode)}, expected a file", os.fspath(path))
 
 
+def leads_out(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> str:
+    """Return where links take a path of a folder if that is out of the folder, perhaps to a private file; else ""."""
+    target = os.path.realpath(path)
+    return "" if target.startswith(os.path.realpath(folder).rstrip("/") + "/") else target
+
+
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal digits."""
     with open_regular(path) as file:

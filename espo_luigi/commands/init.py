@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from espo_luigi.commands.views import say
-from espo_luigi.files import read_text, write_new
+from espo_luigi.files import leads_out, read_text, write_new
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In luigi.cfg of a folder, whose configuration lies beside it, and in the repository's.
@@ -107,9 +107,9 @@ def _within(folder: Path, path: Path) -> Path:
     """Return a file of a folder. Raises ConfigurationError if it is a link out of it, which may lead to a secret."""
     from espo_luigi.errors import ConfigurationError
 
-    if path.absolute().is_relative_to(folder.absolute()) and not path.resolve().is_relative_to(folder.resolve()):
+    if path.absolute().is_relative_to(folder.absolute()) and (target := leads_out(path, folder)):
         raise ConfigurationError(
-            f"{path} is a link to {path.resolve()}, outside of {folder}; expected a file. Nothing was copied. Put a "
+            f"{path} is a link to {target}, outside of {folder}; expected a file. Nothing was copied. Put a "
             "copy in the link's place if other people may read it"
         )
     return path
@@ -134,8 +134,8 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
 
     Yields the files that it has read.
     """
+    from espo_luigi.config.load import properties_file
     from espo_luigi.config.yaml_files import read_yaml
-    from espo_luigi.errors import ConfigurationError
     from espo_luigi.fields import find_file
 
     def full(name: Any) -> Any:
@@ -151,12 +151,7 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
         elif key == "data_catalogs":
             content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)
         if key == "properties" and isinstance(content[key], str) and "$" not in content[key]:
-            path = Path(content[key])
-            if not path.is_file():
-                looked = ", ".join(map(str, dict.fromkeys((Path.cwd(), *folders))))
-                raise ConfigurationError(
-                    f"`{key}`: got {value!r}, expected a YAML file of properties; looked in {looked}."
-                )
+            path = properties_file(key, str(value), folders)
             read_yaml(_within(old, path))  # refuses what is no configuration
             text = read_text(path)
             yield path

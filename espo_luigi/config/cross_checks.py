@@ -14,7 +14,7 @@ from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import converts, file_name_part
+from espo_luigi.fields import check_threshold, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.choices import FLAGS, NEEDED_FOR, TOGETHER, each_period
 from espo_luigi.science.derivations import DERIVATIONS
@@ -81,25 +81,19 @@ def _check_pieces(config: RunConfig) -> None:
 def _check_inputs(config: RunConfig) -> None:
     """Refuse keys of the reference for simulations and the other way round, and a mask of a field that is not read."""
     reference, simulation = config.extraction.reference, config.extraction.simulation
-    misplaced = {
-        "extraction.simulation.extract_dataset.mask": (simulation.extract_dataset.mask, "the reference"),
-        "extraction.reference.create_mask": (reference.create_mask, "simulations"),
-        "extraction.reference.repairs": (reference.repairs, "simulations"),
-        "extraction.reference.fill_in_time": (reference.fill_in_time, "simulations"),
-        "extraction.reference.days_to_fill": (reference.days_to_fill, "simulations"),
-    }
-    for key, (given, whose) in misplaced.items():
-        if given:
-            raise ConfigurationError(f"`{key}` is a key of {whose} only. Move it there, or take it away.")
-    for key, field, wanted in (
-        ("extraction.reference.extract_dataset.mask", "mask", reference if reference.extract_dataset.mask else None),
-        (
-            "extraction.simulation.create_mask.variable",
-            simulation.create_mask.variable if simulation.create_mask else "",
-            simulation if simulation.create_mask else None,
-        ),
-    ):
-        if wanted is not None and wanted.search_data_catalogs.variables_and_freqs.get(field) != "fx":
+    of_simulations = ("create_mask", "repairs", "fill_in_time", "days_to_fill")
+    misplaced = {f"extraction.reference.{key}": "simulations" for key in of_simulations if getattr(reference, key)}
+    fields = []
+    if simulation.extract_dataset.mask:
+        misplaced["extraction.simulation.extract_dataset.mask"] = "the reference"
+    if reference.extract_dataset.mask:
+        fields.append(("extraction.reference.extract_dataset.mask", "mask", reference))
+    if simulation.create_mask:
+        fields.append(("extraction.simulation.create_mask.variable", simulation.create_mask.variable, simulation))
+    for key, whose in misplaced.items():
+        raise ConfigurationError(f"`{key}` is a key of {whose} only. Move it there, or take it away.")
+    for key, field, section in fields:
+        if section.search_data_catalogs.variables_and_freqs.get(field) != "fx":
             raise ConfigurationError(
                 f"`{key}` needs the fixed field {field}; expected `{field}: fx` in the search's `variables_and_freqs`."
             )
@@ -132,7 +126,7 @@ def _check_products(config: RunConfig) -> None:
     for name, definition in diagnosed.properties["indicators"].items() if diagnosed else ():
         if lacking := set(definition.get("input", {}).values()) - variables:
             raise ConfigurationError(
-                f"`{config.name_of('domain-diag.change_units_arg')}` has no {', '.join(sorted(lacking))}, which "
+                f"`domain-diag.change_units_arg` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
     _check_treatments(config, set(config.published))
@@ -182,7 +176,7 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
     keys += [(f"{path}.ratio_to", name) for name, (path, one) in trainings if getattr(one, "ratio_to", None)]
     for path, name in keys:
         units = row_of(name, config.table).units
-        if name not in products or (units and not converts("1 W m-2", units)):
+        if name not in products or (units and not converts("W m-2", units)):
             got = f"{name} is in {units}" if name in products else f"{name} is no product{nearest(name, products)}"
             raise ConfigurationError(f"`{path}`: {got}; expected a product in W m-2, such as rsds.")
 
@@ -297,7 +291,7 @@ def _check_thresholds(config: RunConfig) -> None:
     """Refuse thresholds whose unit does not suit their variable."""
     for variable, (path, training) in config.biasadjust.trainings.items():
         for key, threshold in _thresholds(training.arguments()):
-            _check_units(f"{path}.{key}", threshold, row_of(variable, config.table).units)
+            check_threshold(f"{path}.{key}", threshold, row_of(variable, config.table).units)
     given = config.health_checks.variables_and_units or {}
     flags = [
         (f"{key}.flags.{variable}", variable, chosen)
@@ -309,12 +303,12 @@ def _check_thresholds(config: RunConfig) -> None:
         for flag in chosen:
             # Its threshold is 0, in any unit.
             own = FLAGS[flag].units if flag in FLAGS and flag != "negative_accumulation_values" else ""
-            if units and own and not converts(f"1 {own}", units):
+            if units and own and not converts(own, units):
                 raise ConfigurationError(
                     f"`{path}.{flag}`: this flag is about values in {own}, and {variable} is in {units}. Remove it."
                 )
         for key, threshold in _thresholds(chosen):
-            _check_units(f"{path}.{key}", threshold, units)
+            check_threshold(f"{path}.{key}", threshold, units)
 
 
 def _thresholds(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -323,13 +317,6 @@ def _thresholds(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             yield from _thresholds(value, f"{prefix}{key}.")
         elif "thresh" in key or key in ("lower", "upper", "lower_bound", "upper_bound"):
             yield f"{prefix}{key}", value
-
-
-def _check_units(path: str, threshold: str, units: str | None) -> None:
-    if units and not converts(threshold, units):
-        raise ConfigurationError(
-            f"`{path}`: got {threshold!r}, expected a number and a unit that converts to {units}, the variable's."
-        )
 
 
 def _check_properties(config: RunConfig) -> None:
@@ -348,7 +335,7 @@ def _check_properties(config: RunConfig) -> None:
                 threshold = definition.get("parameters", {}).get(key)
                 if isinstance(threshold, str):
                     where = f"{path}.properties.indicators.{name}.parameters.{key}"
-                    _check_units(where, threshold, row_of(variable, config.table).units)
+                    check_threshold(where, threshold, row_of(variable, config.table).units)
 
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
@@ -381,19 +368,18 @@ def _check_variables(config: RunConfig) -> None:
         near = nearest(name, used) or "."
         logger.warning("`variables.%s` has no effect: %s is neither searched nor made%s", name, name, near)
     path = "extraction.simulation.search_data_catalogs.variables_and_freqs"
-    for variable in config.biasadjust.adjusted:
-        if variable not in config.variables:
-            known = ", ".join(config.variables)
+    named = [
+        ("biasadjust.variables", name, f"Adjust one of them, or extract {name} too.")
+        for name in config.biasadjust.adjusted
+    ]
+    named += [
+        ("regrid.regrid_method", name, "Name one of them, or leave it out.") for name in config.regrid.regrid_method
+    ]
+    for section, name, advice in named:
+        if name not in config.variables:
             raise ConfigurationError(
-                f"`biasadjust.variables.{variable}`: this variable is not among those of `{path}`: {known}"
-                f"{nearest(variable, config.variables) or '.'} Adjust one of them, or extract {variable} too."
-            )
-    for variable in config.regrid.regrid_method:
-        if variable not in config.variables:
-            raise ConfigurationError(
-                f"`regrid.regrid_method.{variable}`: this variable is not among those of `{path}`: "
-                f"{', '.join(config.variables)}{nearest(variable, config.variables) or '.'} Name one of them, or "
-                "leave it out."
+                f"`{section}.{name}`: this variable is not among those of `{path}`: {', '.join(config.variables)}"
+                f"{nearest(name, config.variables) or '.'} {advice}"
             )
 
 

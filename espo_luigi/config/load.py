@@ -188,10 +188,12 @@ def _read_properties(content: Content, folders: Iterable[Path]) -> None:
     for where in (*DETAILS, "domain-diag"):
         for at, details in mappings(content, where):
             if isinstance(name := details.get("properties"), str):
-                details["properties"] = _properties(".".join(as_written((*at, "properties"), COPIED)), name, folders)
+                shown = ".".join(as_written((*at, "properties"), COPIED))
+                details["properties"] = read_yaml(properties_file(shown, name, folders)).content
 
 
-def _properties(shown: str, name: str, folders: Iterable[Path]) -> dict[str, Any]:
+def properties_file(shown: str, name: str, folders: Iterable[Path]) -> Path:
+    """Return the path of a YAML file of properties, which a key (`shown`) names; raise ConfigurationError without."""
     try:
         path = find_file(name, folders)
     except ValueError as error:
@@ -199,4 +201,4 @@ def _properties(shown: str, name: str, folders: Iterable[Path]) -> dict[str, Any
     if not path.is_file():
         looked = ", ".join(str(folder) for folder in dict.fromkeys((Path.cwd(), *folders)))
         raise ConfigurationError(f"`{shown}`: got {name!r}, expected a YAML file of properties; looked in {looked}.")
-    return read_yaml(path).content
+    return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +30,7 @@ from espo_luigi.fields import (
     Threshold,
     find_file,
 )
-from espo_luigi.files import MOST_JSON_BYTES, read_bytes
+from espo_luigi.files import MOST_JSON_BYTES, leads_out, read_bytes
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.definitions import fault_in
 
@@ -144,8 +143,7 @@ def files_of(path: Path) -> dict[str, bytes]:
     read, most = ((".cpg", ".dbf", ".prj"), 2**31) if path.suffix.lower() == ".shp" else ((), MOST_JSON_BYTES)
     beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
     # Only the first has a name that the user has chosen; texts of the others come into names and messages.
-    folders = {os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))}
-    if outside := [one for one in beside if os.path.dirname(os.path.realpath(one)) not in folders]:
+    if outside := [one for one in beside if all(leads_out(one, at) for at in (path.parent, path.resolve().parent))]:
         raise OSError(f"{outside[0]} is a link to another folder; expected a file beside {path.name}: copy it there")
     return {one.name: read_bytes(one, most) for one in (path, *sorted(beside))}
 

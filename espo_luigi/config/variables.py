@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from espo_luigi.errors import ConfigurationError, DataError, nearest
-from espo_luigi.fields import Number, PositiveThreshold, Section, Unit, converts
+from espo_luigi.fields import Number, PositiveThreshold, Section, Unit, check_threshold, converts
 from espo_luigi.science.variables import Filling, Kind, Transformation, Variable, variable
 
 # None stands for nothing in these fields of a row.
@@ -77,7 +77,7 @@ class VariableSection(Section):
         given = {name: value for name, value in self if name in self.model_fields_set}
         given = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_NULL}
         for key, text in ((key, given[key]) for key in _THRESHOLDS if given.get(key)):
-            given[key] = threshold_in(text, self.units or known.units or text.partition(" ")[2])
+            given[key] = threshold_in(text, self.units or known.units or text.unit)
         own = replace(known, **given)
         if self.possible is not None:
             return own
@@ -96,11 +96,8 @@ class VariableSection(Section):
         known = variable(name)
         units = self.units or known.units
         for key, text in ((key, getattr(self, key)) for key in _THRESHOLDS):
-            if text and units and not converts(text, units):
-                raise ConfigurationError(
-                    f"`variables.{name}.{key}`: got {text!r}, expected a number and a unit that converts to {units}, "
-                    "the variable's."
-                )
+            if text:
+                check_threshold(f"variables.{name}.{key}", text, units)
         try:
             row = self.over(known)
         except DataError as error:
@@ -138,5 +135,5 @@ def _problems(row: Variable) -> Iterator[tuple[str, str]]:
             yield key, f"got {number:g} {row.units}, expected less than the highest possible value, {high:g}."
     if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
         yield "units", "missing; `transformation`, `wet`, `jitter` and `display_units` need the variable's. Give them."
-    elif row.display_units and not converts(f"1 {row.display_units}", row.units):
+    elif row.display_units and not converts(row.display_units, row.units):
         yield "display_units", f"got {row.display_units}, expected a unit that {row.units} converts to."

@@ -42,14 +42,16 @@ class Bounded:
 
     @classmethod
     def of(cls, units: Mapping[str, str], space: Mapping[str, Any]) -> Bounded | None:
-        """Read `additive_space`, with bounds in the variable's units (`xsdba.Options`); None if there is no space."""
+        """Read `additive_space`; None if there is no space."""
         if not space:
             return None
+        from espo_luigi.science.units import threshold_in
+
+        ((variable, unit),) = units.items()
         lower, upper, margin = (
-            None if space.get(name) is None else float(space[name].partition(" ")[0])
+            None if space.get(name) is None else threshold_in(space[name], unit)
             for name in ("lower_bound", "upper_bound", "margin")
         )
-        ((variable, unit),) = units.items()
         assert lower is not None
         # A margin that round-off swallows leaves values at the widened bounds.
         clip = "permissive" if margin else space.get("clip_next_to_bounds")

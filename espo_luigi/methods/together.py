@@ -35,6 +35,7 @@ from espo_luigi.methods.xsdba import (
     Kind,
     SmallAmounts,
     as_quantiles,
+    check_kind,
 )
 from espo_luigi.science import seeds
 from espo_luigi.science.calendar import TimeAxis
@@ -96,14 +97,10 @@ class VariableArguments(Arguments):
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> VariableArguments:
-        kind, tail = self.kind or "+", getattr(self, "max_tail_factor", None)
-        if self.adapt_freq_thresh and kind != "*":
-            raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
+        check_kind(self, self.additive_space)
         of_amounts = self.adapt_freq_thresh or getattr(self, "small_amounts", None)
         if self.ratio_to and (of_amounts or (self.additive_space and self.additive_space.arguments())):
             raise ValueError("ratio_to has no adapt_freq_thresh, small_amounts or additive_space: these are no ratios")
-        if self.additive_space and self.additive_space.arguments() and (kind != "+" or tail is not None):
-            raise ValueError(f'additive_space needs kind "+" without max_tail_factor, and the kind is {kind!r}')
         return self
 
 
@@ -438,14 +435,8 @@ def _texts(setup: Setup) -> dict[str, str]:
 
 def _spaces(setup: Setup) -> dict[str, Bounded | None]:
     """Return the additive space of each variable, or None."""
-    given, spaces = _by_variable(setup, "additive_space"), dict[str, Bounded | None]()
-    for name, unit in setup.units.items():
-        space = dict(given.get(name, {}))
-        for key in ("lower_bound", "upper_bound", "margin"):
-            if space.get(key) is not None:
-                space[key] = f"{threshold_in(space[key], unit)!r} {unit}"
-        spaces[name] = Bounded.of({name: unit}, space)
-    return spaces
+    given = _by_variable(setup, "additive_space")
+    return {name: Bounded.of({name: unit}, given.get(name, {})) for name, unit in setup.units.items()}
 
 
 def _series(block: Block, setup: Setup) -> dict[str, np.ndarray]:

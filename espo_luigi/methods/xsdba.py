@@ -142,8 +142,7 @@ class AdditiveSpace(Switch):
             if self.trans == "logit":
                 raise ValueError("logit needs both bounds, and upper_bound is missing; give it, or take trans: log")
             return self
-        unit = lower.strip().partition(" ")[2].strip()
-        if not converts(upper, unit) or threshold_in(upper, unit) <= threshold_in(lower, unit):
+        if not converts(upper.unit, lower.unit) or threshold_in(upper, lower.unit) <= lower.value:
             raise ValueError(f"expected an upper_bound above the lower_bound {lower!r}, and it is {upper!r}")
         return self
 
@@ -284,6 +283,18 @@ class AdjustArguments(Arguments):
     skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
 
 
+def check_kind(given: Any, space: AdditiveSpace | None) -> None:
+    """Raise ValueError if arguments of a variable's training are not for its kind of factors, or for its space."""
+    kind = given.kind or "+"
+    if given.adapt_freq_thresh is not None and kind != "*":
+        raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
+    if space and space.arguments():
+        if kind != "+":
+            raise ValueError(f'additive_space needs kind "+" without adapt_freq_thresh, and the kind is {kind!r}')
+        if getattr(given, "max_tail_factor", None) is not None:
+            raise ValueError("additive_space and max_tail_factor, which compares amounts, exclude each other")
+
+
 class Training(TrainingSection):
     """Keyword arguments of the training."""
 
@@ -307,20 +318,14 @@ class Training(TrainingSection):
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> Training:
-        kind, adapts = self.xclim_train_args.kind or "+", self.xclim_train_args.adapt_freq_thresh is not None
+        check_kind(self.xclim_train_args, self.additive_space)
         pooled = isinstance(self.group, GroupOfDays) and self.group.add_dims
-        if adapts and kind != "*":
-            raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
+        adapts = self.xclim_train_args.adapt_freq_thresh is not None
         if self.adapt_freq and self.adapt_freq.arguments() and (adapts or pooled):
             raise ValueError(
                 "adapt_freq changes the series of a single member before the training; a pool needs adapt_freq_thresh "
                 "in xclim_train_args instead, and both together are not possible"
             )
-        if self.additive_space and self.additive_space.arguments():
-            if kind != "+" or adapts:
-                raise ValueError(f'additive_space needs kind "+" without adapt_freq_thresh, and the kind is {kind!r}')
-            if self.xclim_train_args.max_tail_factor is not None:
-                raise ValueError("additive_space and max_tail_factor, which compares amounts, exclude each other")
         return self
 
 
@@ -420,19 +425,17 @@ class Options:
 
         given, adjusting, unit = setup.training, setup.adjusting, setup.unit
         group = Grouping.of(given["group"])
-        train, space = dict(given.get("xclim_train_args", {})), dict(given.get("additive_space", {}))
+        train = dict(given.get("xclim_train_args", {}))
         adapt_freq = given.get("adapt_freq") or {}
         noise = (adjusting or given).get("jitter_under") or {}
         small = given.get("small_amounts") or {}
         # xsdba does not convert a threshold to a flux.
-        for own in (train, space):
-            for name in (name for name in own if "thresh" in name or name in ("lower_bound", "upper_bound", "margin")):
-                own[name] = f"{threshold_in(own[name], unit)!r} {unit}"
+        numbers = {name: threshold_in(text, unit) for name, text in train.items() if "thresh" in name}
+        train |= {name: f"{number!r} {unit}" for name, number in numbers.items()}
         if method == DEFAULT_METHOD:
             train.setdefault("nquantiles", DEFAULT_NQUANTILES)
         if isinstance(train.get("nquantiles"), list):
             train["nquantiles"] = np.asarray(train["nquantiles"], dtype=np.float64)
-        adapts = train.get("adapt_freq_thresh")
         return cls(
             method,
             group,
@@ -441,9 +444,9 @@ class Options:
             threshold_in(noise["thresh"], unit) if noise else None,
             threshold_in(adapt_freq["thresh"], unit) if adapt_freq else None,
             Grouping.of(adapt_freq["group"]) if adapt_freq.get("group") else group,
-            threshold_in(adapts, unit) if adapts else None,
+            numbers.get("adapt_freq_thresh"),
             threshold_in(small["thresh"], unit) if small else 0.0,
-            space,
+            given.get("additive_space", {}),
             adjusting.get("moving_yearly_window", {}),
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from espo_luigi.catalog.build import find_data
 from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import StoreError
-from espo_luigi.files import read_bytes, read_object
+from espo_luigi.files import leads_out, read_bytes, read_object
 from espo_luigi.publication.products import find_products
 from espo_luigi.replacing import MANIFEST_NAME, by_content, delete, take_away, write_ours
 from espo_luigi.store.disk import disk_errors
@@ -54,11 +54,11 @@ def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str
 
 def check_inside(folder: Path, names: Collection[str]) -> None:
     """Raise `StoreError` if a link leads to a file out of the folder: it may be changed, or private, elsewhere."""
-    inside = folder.resolve()
-    if out := [name for name in names if not (folder / name).resolve().is_relative_to(inside)]:
+    if out := {name: target for name in names if (target := leads_out(folder / name, folder))}:
+        name, target = next(iter(out.items()))
         raise StoreError(
-            f"{len(out)} file(s) of the release lie behind links out of {folder}, the first {out[0]}, which is "
-            f"{(folder / out[0]).resolve()}; expected all files below the folder. Copy them there, or remove the link"
+            f"{len(out)} file(s) of the release lie behind links out of {folder}, the first {name}, which is "
+            f"{target}; expected all files below the folder. Copy them there, or remove the link"
         )
 
 

@@ -15,6 +15,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.definitions import LONGEST_UNITS, is_bounded
+from espo_luigi.science.quantities import Quantity
 from espo_luigi.science.variables import variable
 
 _DIFFERENCE = "temperature: difference"
@@ -157,12 +158,9 @@ def threshold_in(threshold: str, units: str) -> float:
         If it is not a number followed by a unit that can be converted.
     """
     what = f"threshold {threshold!r}"
-    number, _, unit = str(threshold).strip().partition(" ")
     try:
-        magnitude = float(number)
-    except ValueError:
-        raise DataError(
-            f'{what} is not a number followed by its unit; expected something like "0.01 mm d-1".'
-        ) from None
-    factor, _ = _linear(_parse(unit, what), _parse(units, what), True, what)
-    return magnitude * factor
+        given = Quantity(threshold)
+    except ValueError as error:
+        raise DataError(f"{what}: {error}.") from None
+    factor, _ = _linear(_parse(given.unit, what), _parse(units, what), True, what)
+    return given.value * factor

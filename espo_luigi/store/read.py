@@ -18,7 +18,7 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import kind_of_file
+from espo_luigi.files import kind_of_file, leads_out
 from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, is_complete
@@ -110,8 +110,7 @@ def check_inside(root: str, key: str) -> None:
             mode = os.lstat(path).st_mode
             if not stat.S_ISLNK(mode):
                 continue
-            target = os.path.realpath(path)
-            if not target.startswith(os.path.realpath(root) + "/"):
+            if target := leads_out(path, root):
                 raise StoreError(
                     f"{path} is a link to {target}, out of the store; expected a file in the store, as a store of "
                     "others might link to a private one. Copy it with what its links lead to (`cp -rL`)"

@@ -145,9 +145,7 @@ class InputTask(EspoTask):
         config = self.context.config
         row, space = variable(name, config.table), config.biasadjust.trainings[name][1].additive_space
         texts = {-np.inf: space.lower_bound, np.inf: space.upper_bound}
-        low, high = (
-            threshold_in(text, row.units or text.partition(" ")[2]) if text else none for none, text in texts.items()
-        )
+        low, high = (threshold_in(text, row.units or text.unit) if text else none for none, text in texts.items())
         row = replace(row, bounds=(low, high if space.upper_bound else None), transformation=space.trans or "log")
         if space.margin or space.clip_next_to_bounds == "permissive":
             return row

@@ -11,7 +11,6 @@ import pytest
 from dumped import given
 from pydantic import ValidationError
 
-from espo_luigi import fields
 from espo_luigi.config import health_checks, load
 from espo_luigi.config.searching import RegridderKwargs
 from espo_luigi.errors import ConfigurationError
@@ -223,14 +222,6 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
 
     known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo, some_but_not_all}
     assert {method_of(name) for name in get_args(MissingMethod)} == known
-
-
-def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> None:
-    from espo_luigi.science.units import threshold_in
-
-    assert [threshold_in(f"1 {unit}", unit) for unit in fields.FAMILIAR_UNITS] == pytest.approx(
-        [1.0] * len(fields.FAMILIAR_UNITS)
-    )
 
 
 def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> None:

@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "training_args.by_variable.pr",
         {"training_args": {"by_variable": {"pr": {"additive_space": LOGIT, "adapt_freq_thresh": None}}}},
-        """additive_space needs kind "+" without max_tail_factor, and the kind is '*'""",
+        """additive_space needs kind "+" without adapt_freq_thresh, and the kind is '*'""",
     ),
     (
         "training_args.by_variable.tasmax",

@@ -135,32 +135,22 @@ def test_periods_of_change_do_not_hold_years_that_are_not_there() -> None:
     assert summaries.periods_of_change(years, ((1991, 2020), (2071, 2100))) == ((1979, 2014), (2065, 2100))
     assert summaries.periods_of_change(years, ((1985, 2014), (2071, 2100))) == ((1985, 2014), (2071, 2100))
     assert summaries.periods_of_change(years[:40], ((1991, 2020), (2071, 2100))) == ((1979, 1982), (2065, 2068))
-
-
-def test_one_year_is_no_two_periods() -> None:
     with pytest.raises(DataError, match="expected two years at least"):
         summaries.periods_of_change([2000], ((1991, 2020), (2071, 2100)))
 
 
-@pytest.fixture()
-def field() -> xr.DataArray:
-    values = np.arange(12.0).reshape(3, 4)
-    values[0, :2] = np.nan
-    return xr.DataArray(values, {"lat": [45.0, 46.0, 47.0], "lon": [-70.0, -69.0, -68.0, -67.0]}, ("lat", "lon"))
-
-
-def test_sample_cells_are_land_evenly_spaced_and_the_same_of_a_grid_as_of_stacked_cells(field: xr.DataArray) -> None:
+def test_sample_cells_are_land_evenly_spaced_and_the_same_of_a_grid_as_of_stacked_cells() -> None:
     from espo_luigi.science.stack import stack_drop_nans
 
+    values = np.arange(12.0).reshape(3, 4)
+    values[0, :2] = np.nan
+    field = xr.DataArray(values, {"lat": [45.0, 46.0, 47.0], "lon": [-70.0, -69.0, -68.0, -67.0]}, ("lat", "lon"))
     cells = grid.evenly(field, 4)
     assert cells.of == 10
     series = field.expand_dims(time=xr.date_range("2000-01-01", periods=2)).to_dataset(name="tasmax")
     of_grid = grid.at_cells(series, cells)["tasmax"]
     assert of_grid.isel(time=0).values.tolist() == [2.0, 5.0, 8.0, 11.0]
     np.testing.assert_array_equal(grid.at_cells(stack_drop_nans(series), cells)["tasmax"], of_grid)
-
-
-def test_a_cell_that_the_data_lack_is_an_error(field: xr.DataArray) -> None:
     elsewhere = field.assign_coords(lon=field["lon"] + 0.5).expand_dims(time=1).to_dataset(name="tasmax")
     with pytest.raises(DataError, match="not all of 10 cells"):
         grid.at_cells(elsewhere, grid.evenly(field, 50))

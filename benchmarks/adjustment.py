@@ -147,14 +147,18 @@ def our_steps(
 
     def prepare() -> Any:
         seeds = qm.cell_seeds("benchmark", np.arange(n_cells))
-        options = {"jitter_under": JITTER[variable], "adapt_freq": ADAPT[variable]}
-        return qm.prepare(series.reference, series.historical, plan, seeds=seeds, threads=threads, **options)
+        reference, historical, noise = series.reference, series.historical, JITTER[variable]
+        if noise is not None:
+            reference = qm.jitter(reference, noise, seeds=seeds, reference=True, threads=threads)
+            historical = qm.jitter(historical, noise, seeds=seeds, threads=threads)
+        if (wet := ADAPT[variable]) is not None:
+            historical, *_ = qm.adapt_frequencies(reference, historical, plan, wet, seeds=seeds, threads=threads)
+        return reference, historical
 
     seconds["prepare"], prepared = timed(prepare, clock)
     seconds["train"], training = timed(
         lambda: qm.train(
-            prepared.reference,
-            prepared.historical,
+            *prepared,
             plan,
             quantiles=quantiles,
             kind=kind,
@@ -289,9 +293,7 @@ def xsdba_train_and_adjust(
     units, kind = UNITS[variable], KINDS[variable]
     n_cells = len(series.simulation)
     group = xsdba.Grouper("time.dayofyear", WINDOW)
-    reference, historical = (
-        as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in (prepared.reference, prepared.historical)
-    )
+    reference, historical = (as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in prepared)
     simulation = as_series(series.simulation, FIRST_YEAR, units)
     loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
     seconds: dict[str, float] = {}

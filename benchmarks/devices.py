@@ -30,7 +30,7 @@ MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adapting", "
 PACKAGE = compiled.__package__
 # The kernel that does a step, and its module.
 KERNELS = {
-    "prepare": ("preparation", "prepare_cells"),
+    "prepare": ("preparation", "adapt_cells"),
     "train": ("training", "train_cells"),
     "adjust": ("adjusting", "adjust_cells"),
 }

@@ -82,13 +82,13 @@ def test_of_a_file_of_long_series_a_tile_of_the_map_is_in_memory_at_a_time(
     else:
         ds.to_netcdf(tmp_path / name, encoding={"tasmax": {"chunksizes": chunks}})
     sizes: list[int] = []
-    real = input_counts.Block.__init__
+    real = input_counts.FileDays.__init__
 
     def measured(self: Any, raw: Any, days: Any, values: np.ndarray, *others: Any) -> None:
         sizes.append(values.size)
         real(self, raw, days, values, *others)
 
-    monkeypatch.setattr(input_counts.Block, "__init__", measured)
+    monkeypatch.setattr(input_counts.FileDays, "__init__", measured)
     monkeypatch.setattr("espo_luigi.catalog.examine.BLOCK_BYTES", 730 * 3 * len(LON) * 4)
     world = BOX | {"lon_bnds": (250, 280), "lat_bnds": (40, 55)}
     found = examine_match(

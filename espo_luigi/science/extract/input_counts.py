@@ -39,7 +39,7 @@ _SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class FileDays:
     """Some days of one file in memory."""
 
     raw: RawSeries
@@ -103,7 +103,7 @@ class Cells:
             begin, end = map(self.first.number, wanted_days(*calibration, calendar_of(self.first.data)))
             self.calibration = begin, end
 
-    def add(self, block: Block) -> None:
+    def add(self, block: FileDays) -> None:
         tile, days = tuple(block.tile.values()), self.days[block.raw.name]
         inside = (block.days >= self.calibration[0]) & (block.days <= self.calibration[1])
         found = block.finite.sum(axis=0, dtype=np.int32)
@@ -119,7 +119,7 @@ class Cells:
         if block.raw.known.is_range:
             self.add_crossed(block, block.values <= 0, block.finite)
 
-    def add_crossed(self, block: Block, met: np.ndarray, known: np.ndarray) -> None:
+    def add_crossed(self, block: FileDays, met: np.ndarray, known: np.ndarray) -> None:
         """Add values (days, y, x) of tasmax or dtr: on which tasmax is not above tasmin, and which are known."""
         crossed, tile = self.crossed[block.raw.name], tuple(block.tile.values())
         crossed.met[tile] += met.sum(axis=0, dtype=np.int32)

@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi.science.choices import FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
+from espo_luigi.science.extract.input_counts import Cells, FileDays, Fills, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
@@ -33,7 +33,7 @@ _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
 del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
-_TEMPERATURES = ("tasmax", "tasmin", "tas")
+_OF_ONE_RANGE = ("tasmax", "tasmin", "tas")
 
 
 def limits_of(
@@ -50,10 +50,10 @@ def limits_of(
         for flag in [flag for flag in chosen or {} if flag in _LIMITED and units]:
             bounds[_LIMITED[flag]] = _bound(flag, name, units, ((chosen or {})[flag] or {}).get("thresh"))
         found[name] = (bounds[0], bounds[1])
-    warm = [found[name] for name in _TEMPERATURES if name in found]
+    warm = [found[name] for name in _OF_ONE_RANGE if name in found]
     finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
     shared = (min(finite[0], default=-np.inf), max(finite[1], default=np.inf))
-    limits = found | {name: shared for name in _TEMPERATURES}
+    limits = found | {name: shared for name in _OF_ONE_RANGE}
     return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}
 
 
@@ -128,7 +128,7 @@ class _Maps:
     cells: np.ndarray
     """How many have a value."""
 
-    def add(self, block: Block) -> None:
+    def add(self, block: FileDays) -> None:
         low, high = block.extremes
         self.extremes = np.stack([np.fmin(self.extremes[0], low), np.fmax(self.extremes[1], high)])
         self.cells = self.cells + block.finite.sum(axis=(1, 2))
@@ -314,7 +314,7 @@ def _chunks(raw: RawSeries) -> tuple[int, ...]:
     return raw.data.chunks[0] if raw.data.chunks else (_DAYS_OF_A_BLOCK,) * -(-raw.days.size // _DAYS_OF_A_BLOCK)
 
 
-def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[Block]:
+def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[FileDays]:
     for raw in files:
         there = np.flatnonzero((raw.days >= first) & (raw.days < after))
         if not there.size or raw.file in tallies.unreadable:
@@ -326,10 +326,10 @@ def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallie
             tallies.unreadable[raw.file] = raw.problem("unreadable_files", message, int(raw.days[there[0]]), 1)
             continue
         days = raw.days[there]
-        yield Block(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
+        yield FileDays(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
 
 
-def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: Block) -> None:
+def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: FileDays) -> None:
     none = np.full_like(block.extremes, np.nan), np.zeros(block.days.size, int)
     maps.setdefault((block.raw.file, block.raw.name), _Maps(block.raw, block.days, *none)).add(block)
 
@@ -362,7 +362,7 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         tally.add(maps.days[constant], constant.size)
 
 
-def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
+def _look_at_range(block: FileDays, limits: Limits | None, tallies: _Tallies) -> None:
     """Add impossible values, and others that are beyond the limits of the data flags."""
     rest, possible = block, block.raw.known.raw
     lowest, highest = (np.nan if one is None else one for one in block.raw.known.bounds)
@@ -377,19 +377,19 @@ def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> No
         far_days = block.days[beyond.sum(axis=(1, 2)) > 0.5 * block.finite.sum(axis=(1, 2))]
         impossible.far_days.update(far_days.tolist())
         within = np.where(is_within(block.values, possible), block.values, np.nan)
-        rest = Block(block.raw, block.days, within, block.tile)
+        rest = FileDays(block.raw, block.days, within, block.tile)
     if limits:
         _add_outside("values_out_of_range", rest, limits, tallies)
 
 
-def _look_inside(block: Block, inside: np.ndarray, limits: Limits | None, tallies: _Tallies) -> None:
+def _look_inside(block: FileDays, inside: np.ndarray, limits: Limits | None, tallies: _Tallies) -> None:
     """Add the values beyond the limits of a scope, in its cells."""
     of_tile = inside[tuple(block.tile.values())]
     if limits and of_tile.any():
         _look_at_range(replace(block, values=np.where(of_tile, block.values, np.nan)), limits, tallies)
 
 
-def _add_outside(kind: InputProblem, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:
+def _add_outside(kind: InputProblem, block: FileDays, limits: Limits, tallies: _Tallies) -> _Tally | None:
     low, high = block.extremes
     outside = (low < limits[0]) | (high > limits[1])
     if not outside.any():
@@ -399,7 +399,7 @@ def _add_outside(kind: InputProblem, block: Block, limits: Limits, tallies: _Tal
     return tally
 
 
-def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
+def _compare(warm: FileDays, cold: FileDays, tallies: _Tallies, cells: Cells) -> None:
     shared, of_warm, of_cold = np.intersect1d(warm.days, cold.days, return_indices=True)
     if warm.values.shape[1:] != cold.values.shape[1:] or not shared.size:
         return

@@ -37,7 +37,7 @@ IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 # The problems of raw files after which a scenario may lack values on land.
 _LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
 
-_TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
+_MADE_OF_EACH_OTHER = ("tasmax", "tasmin", "tas", "dtr")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
@@ -203,7 +203,7 @@ def _looked_at(
 def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
     told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
     # Temperatures are made of each other.
-    of = _TEMPERATURES if name in _TEMPERATURES else (name,)
+    of = _MADE_OF_EACH_OTHER if name in _MADE_OF_EACH_OTHER else (name,)
     is_told = (
         any(f"{kind} of {one} (" in told for kind in _LEAVE_GAPS for one in of)
         or REPAIRS in attrs

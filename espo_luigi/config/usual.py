@@ -100,7 +100,7 @@ def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usual settings of a group; names that are none are told of when all is validated."""
-    own = {}
+    own: dict[str, dict[str, Any]] = {}
     for name in _names(how):
         # Dry days are adapted in the method, not before it, as in pools.
         of_one = usual_settings(_row(content, name), _METHODS[0], pooled=True)["training_args"]

@@ -150,9 +150,7 @@ def xsdba_steps(variable: str, series: Series, prepared: Any, method: str) -> tu
     units, kind = UNITS[variable], KINDS[variable]
     n_cells = len(series.simulation)
     group = xsdba.Grouper("time.dayofyear", WINDOW)
-    reference, historical = (
-        as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in (prepared.reference, prepared.historical)
-    )
+    reference, historical = (as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in prepared)
     simulation = as_series(series.simulation, FIRST_YEAR, units)
     own: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
     if method == DQM:

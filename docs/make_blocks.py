@@ -231,14 +231,12 @@ _ARGUMENTS = (TrainArguments, AdjustArguments)
 
 
 def methods_with(argument: str) -> str:
-    """The methods that take an argument, those that require it marked, or the fewer ones that do not."""
+    """The methods that take an argument, or the fewer ones that do not."""
     takers = [name for name, of in METHOD_ARGUMENTS.items() if argument in (*of.train, *of.adjust)]
     others = [code(name) for name in METHOD_ARGUMENTS if name not in takers]
     if len(others) < len(takers):
         return f"all but {', '.join(others)}" if others else "all"
-    return ", ".join(
-        code(name) + (" (required)" if argument in METHOD_ARGUMENTS[name].required else "") for name in takers
-    )
+    return ", ".join(map(code, takers))
 
 
 # Costs

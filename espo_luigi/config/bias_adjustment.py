@@ -35,9 +35,9 @@ from espo_luigi.fields import (
     Section,
     file_name_part,
 )
-from espo_luigi.methods.base import Method, method_named, problem
+from espo_luigi.methods.base import METHODS, TOGETHER, Engine, Method, method_named, problem
 from espo_luigi.methods.xsdba import Adjusting, Training
-from espo_luigi.science.choices import METHODS, TOGETHER, Consistency, Engine
+from espo_luigi.science.choices import Consistency
 
 
 def _of_the_method(section: str) -> WrapValidator:
@@ -133,7 +133,7 @@ class VariableAdjustment(Section):
 
     @model_validator(mode="after")
     def _fit(self) -> VariableAdjustment:
-        if self.method is not None and self.method not in TOGETHER and self.engine == "xsdba":
+        if self.method is not None and self.engine == "xsdba":
             raise ValueError(f"the method {self.name} is never xsdba's: leave `engine: xsdba` out, or `method`")
         for name in self.variables:
             file_name_part(name)

@@ -16,7 +16,7 @@ from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import check_threshold, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
-from espo_luigi.science.choices import FLAGS, NEEDED_FOR, TOGETHER, each_period
+from espo_luigi.science.choices import FLAGS, NEEDED_FOR, each_period
 from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.geometry.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.variables import variable as row_of
@@ -227,13 +227,6 @@ def _check_grids(config: RunConfig) -> None:
 def _check_periods(config: RunConfig) -> None:
     for name, variable in config.biasadjust.variables.items():
         path = f"biasadjust.variables.{name}"
-        by_xsdba = variable.name in TOGETHER and variable.chosen.by_xsdba  # type: ignore[attr-defined]
-        if by_xsdba and config.custom.maximal_calendar not in ("noleap", "360_day"):
-            raise ConfigurationError(
-                f"`{path}.method`: xsdba's {variable.name} adjusts as many days at once as the training has, and "
-                f"`custom.maximal_calendar` is {config.custom.maximal_calendar}: leap years have more. Expected noleap "
-                "or 360_day."
-            )
         for outer in ("ref_period", "sim_period"):
             _check_within(config, f"{path}.training_args.period", variable.training_args.period, outer)
         for period in each_period(variable.adjusting_args.periods):

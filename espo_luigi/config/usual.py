@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import TOGETHER, each_period
+from espo_luigi.methods.base import TOGETHER
+from espo_luigi.science.choices import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 Usual = Literal["2026-12"]
@@ -18,20 +19,10 @@ Usual = Literal["2026-12"]
 NEWEST: Usual = get_args(Usual)[-1]
 # Those of xsdba's methods that the usual settings suit.
 _METHODS = ("DetrendedQuantileMapping", "QuantileDeltaMapping")
-# What a method of several variables takes of a variable's own settings.
-_TAKEN = {
-    "MBCn": (
-        "kind",
-        "nquantiles",
-        "jitter_under",
-        "adapt_freq_thresh",
-        "max_tail_factor",
-        "small_amounts",
-        "additive_space",
-    ),
-    "OTC": ("jitter_under", "additive_space"),
-    "dOTC": ("kind", "jitter_under", "adapt_freq_thresh", "additive_space"),
-}
+# What MBCn takes of a variable's own settings.
+_TAKEN = (
+    "kind", "nquantiles", "jitter_under", "adapt_freq_thresh", "max_tail_factor", "small_amounts", "additive_space"
+)  # fmt: skip
 # Variables that a day and its latitude limit, and by what; in the table's units.
 _LIMITED = {"rsds": "potential_radiation"}
 # Of a window in which quantile delta mapping ranks: a trend over all years would decide the ranks.
@@ -65,7 +56,7 @@ def give_usual_settings(content: Content) -> list[str]:
                     usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
                     if how.get("engine") == "xsdba" or not _by_kernels(how):  # xsdba has no nearest_quantile
                         usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
-                    if method == _METHODS[1] and _long_enough(content, how, _YEARS):
+                    if method == _METHODS[1] and _long_enough(content, how):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
                     having, limited = [*having, name], [*limited, *_limited(content, [name])]
@@ -108,50 +99,39 @@ def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usual settings of a method for a group; names that are none are told of when all is validated."""
-    method, own, names = str(how["method"]), {}, _names(how)
-    for name in names:
+    """Return the usual settings of a group; names that are none are told of when all is validated."""
+    own: dict[str, dict[str, Any]] = {}
+    for name in _names(how):
         # Dry days are adapted in the method, not before it, as in pools.
         of_one = usual_settings(_row(content, name), _METHODS[0], pooled=True)["training_args"]
         found = of_one | of_one["xclim_train_args"]
-        own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
+        own[name] = {key: found[key] for key in _TAKEN if key in found}
         if _limited(content, [name]):  # parts of a limit are no amounts
             own[name].pop("small_amounts", None)
             own[name]["ratio_to"] = _LIMITED[name]
-    by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
     training = how.get("training_args")
-    group: dict[str, Any] = {"group": "time.month"}
-    if isinstance(training, Mapping) and "group" in training:  # its window is no other group's
-        group = {}
-    elif by_kernels:
-        group = {"group": "5D", "window": 7}
-    elif method == "MBCn":  # by xsdba, whose steps of five days are for years of 365 days
-        group = {"group": "time.dayofyear", "window": 31}
-    if by_kernels and "subregions" in content:
+    # A window is no other group's.
+    has_group = isinstance(training, Mapping) and "group" in training
+    group: dict[str, Any] = {} if has_group else {"group": "5D", "window": 7}
+    if "subregions" in content:
         group["add_dims"] = ["realization"]
-    years = _YEARS if by_kernels else max(_lengths(content, how, "training_args", "period", "ref_period"), default=0)
     adjusting: dict[str, Any] = {}
-    if method != "OTC" and years and _long_enough(content, how, years):
-        adjusting["moving_yearly_window"] = {"window": years, "step": years // 3 if years % 3 == 0 else years}
+    if _long_enough(content, how):
+        adjusting["moving_yearly_window"] = {"window": _YEARS, "step": 10}
     return {"training_args": {"group": group, "by_variable": own}, "adjusting_args": adjusting}
 
 
-def _long_enough(content: Content, how: Mapping[str, Any], years: int) -> bool:
-    """Whether each adjusted period has the years of a window."""
-    found = _lengths(content, how, "adjusting_args", "periods", "sim_period")
-    return bool(found) and min(found) >= years
-
-
-def _lengths(content: Content, how: Mapping[str, Any], section: str, key: str, outer: str) -> list[int]:
-    """Return the years of periods; what is no period is told of when all is validated."""
-    given = how.get(section)
-    periods = given.get(key) if isinstance(given, Mapping) else None
+def _long_enough(content: Content, how: Mapping[str, Any]) -> bool:
+    """Whether each adjusted period has the years of a window; what is no period is told of when all is validated."""
+    given = how.get("adjusting_args")
+    periods = given.get("periods") if isinstance(given, Mapping) else None
     for _, custom in mappings(content, "custom"):
-        periods = periods or custom.get(outer)
+        periods = periods or custom.get("sim_period")
     try:
-        return [int(str(last)[:4]) - int(str(first)[:4]) + 1 for first, last in each_period(periods)]
+        lengths = [int(str(last)[:4]) - int(str(first)[:4]) + 1 for first, last in each_period(periods)]
     except (TypeError, ValueError):
-        return []
+        return False
+    return bool(lengths) and min(lengths) >= _YEARS
 
 
 def _row(content: Content, name: str) -> Variable:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import OmitDefault, Period, Periods, Section, registered
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TOGETHER, AlignOn, Engine
+from espo_luigi.science.choices import AlignOn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,11 +24,26 @@ if TYPE_CHECKING:
 
     from espo_luigi.science.calendar import TimeAxis
 
+# xsdba's methods, by the names of their classes.
+MethodName = Literal["DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "Scaling"]
+METHODS: tuple[str, ...] = get_args(MethodName)
+DEFAULT_METHOD: MethodName = "DetrendedQuantileMapping"
+# Those that adjust several variables together.
+TOGETHER = ("MBCn",)
+# What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
+Engine = Literal["auto", "xsdba"]
+
 _OURS = {
     "xsdba": "espo_luigi.methods.xsdba:Xsdba",
     "dqm": "espo_luigi.methods.dqm.method:Kernels",
     "ibicus": "espo_luigi.methods.ibicus:Ibicus",
-    **dict.fromkeys(TOGETHER, "espo_luigi.methods.together:Together"),
+    "MBCn": "espo_luigi.methods.mbcn.method:MBCn",
+}
+
+# Methods of earlier versions, and what to take in their place.
+GONE_METHODS = {
+    "LOCI": "DetrendedQuantileMapping or QuantileDeltaMapping with adapt_freq_thresh, which adapt wet days, too",
+    **dict.fromkeys(("OTC", "dOTC"), "MBCn, or a method of your own that calls xsdba (`espo docs own-method`)"),
 }
 
 Block = Mapping[str, "xr.DataArray"]
@@ -224,8 +239,10 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     """
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
+    if instead := GONE_METHODS.get(name.removeprefix("xsdba.")):
+        known = ", ".join((*METHODS, *TOGETHER))
+        raise ConfigurationError(f"method is {name!r}, which espo_luigi no longer has: take {instead}. It has {known}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
-    variant = name if name in TOGETHER else variant
     method = _class_of(package)(variant)
     method.name, method.engine = name, engine
     if method.counts and method.variables_together:
@@ -251,6 +268,17 @@ def _class_of(package: str) -> type[Method]:
 def problem(told: str, loc: tuple[int | str, ...], given: Any) -> InitErrorDetails:
     """Return the error of validation that says so, about what is given at a place."""
     return InitErrorDetails(type=PydanticCustomError("value_error", "{told}", {"told": told}), loc=loc, input=given)
+
+
+def no_longer(gone: tuple[str, ...], instead: str) -> BeforeValidator:
+    """Refuse a value, or a key of a mapping, of earlier versions, with what to take in its place."""
+
+    def refused(value: Any) -> Any:
+        if found := [one for one in (value if isinstance(value, Mapping) else [value]) if one in gone]:
+            raise ValueError(f"espo_luigi no longer has {found[0]}: {instead}")
+        return value
+
+    return BeforeValidator(refused)
 
 
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:

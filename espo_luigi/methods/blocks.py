@@ -19,13 +19,13 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods.base import Array, Method, Setup, Step, checked, method_named
+from espo_luigi.methods.base import DEFAULT_METHOD, Array, Engine, Method, Setup, Step, checked, method_named
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
-from espo_luigi.science.choices import DEFAULT_METHOD, MARKS, TREATED, AlignOn, Engine, each_period
+from espo_luigi.science.choices import MARKS, TREATED, AlignOn, each_period
 from espo_luigi.science.chunks import (
     REALIZATION,
     VARIABLE,
-    Blocks,
+    CellBlocks,
     assign_coords,
     cell_dims,
     check_same_cells,
@@ -104,7 +104,7 @@ def train(
         members=_members(simulated),
     )
     chosen = named.chosen(setup)
-    blocks = Blocks.of(
+    blocks = CellBlocks.of(
         calibration,
         cells_in_a_block=chosen.cells_in_a_block,
         fixed=chosen.fixed_blocks,
@@ -268,7 +268,7 @@ class _Job:
 
     def blocks(
         self, period: Sequence[str | int], first_cell: int | np.ndarray
-    ) -> tuple[Blocks, xr.DataArray, Method, Setup]:
+    ) -> tuple[CellBlocks, xr.DataArray, Method, Setup]:
         """Return a period in blocks, its simulation, and the method with its setup."""
         setup, training = self.setup, self.training
         align_on = setup.adjusting.get("align_on", "year")
@@ -283,7 +283,7 @@ class _Job:
         if chosen.variables_together and "lat" in part.coords:
             cell = part.isel({dim: 0 for dim in part.dims if dim not in cell_dims(part)}, drop=True)
             others["latitude"] = xr.DataArray(part["lat"].variable).broadcast_like(cell.drop_vars(cell.coords))
-        blocks = Blocks.of(
+        blocks = CellBlocks.of(
             {"simulation": part, **others},
             others=None if training is None else training.drop_attrs(deep=False),
             cells_in_a_block=chosen.cells_in_a_block,
@@ -365,7 +365,7 @@ def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[st
     return series, block.drop_vars(list(series)).transpose(*cells, ..., missing_dims="ignore")
 
 
-def _template(blocks: Blocks, layout: Mapping[str, Array], dtype: np.dtype[Any]) -> xr.Dataset:
+def _template(blocks: CellBlocks, layout: Mapping[str, Array], dtype: np.dtype[Any]) -> xr.Dataset:
     """Return the training dataset that will be made, as lazy zeros."""
     cell, made = blocks.data["cell"], {}
     coords: dict[str, np.ndarray] = {}

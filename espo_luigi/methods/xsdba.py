@@ -31,19 +31,23 @@ from espo_luigi.fields import (
     single_or_mapping,
 )
 from espo_luigi.methods.base import (
+    DEFAULT_METHOD,
+    GONE_METHODS,
+    METHODS,
     AdjustingSection,
     Array,
     Block,
     Method,
+    MethodName,
     Setup,
     TrainingSection,
     method_named,
+    no_longer,
     problem,
 )
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
-from espo_luigi.science.choices import Method as MethodName
+from espo_luigi.science.choices import each_period
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
     import xarray as xr
@@ -58,11 +62,10 @@ NQUANTILES_OF_OTHERS = 20  # xsdba's own default
 
 # Importing xsdba takes seconds; tests/config/test_config_signatures.py compares these tables with the installed one.
 class MethodArguments(NamedTuple):
-    """Arguments of a method's `train` and `adjust`, without data and group; `required` arguments lack a default."""
+    """Arguments of a method's `train` and `adjust`, without data and group."""
 
     train: tuple[str, ...]
     adjust: tuple[str, ...]
-    required: tuple[str, ...] = ()
 
 
 _QUANTILES = (
@@ -77,7 +80,6 @@ METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
     "QuantileDeltaMapping": MethodArguments(
         _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
     ),
-    "LOCI": MethodArguments(("thresh", "skip_input_checks"), ("interp", "skip_input_checks"), required=("thresh",)),
     "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
 }
 
@@ -191,7 +193,6 @@ class TrainArguments(Arguments):
     max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="values over so many last quantiles are kept"
     )
-    thresh: PositiveThreshold | None = Field(default=None, description="LOCI's threshold of wet days, with its unit")
     skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
 
 
@@ -201,13 +202,6 @@ class _AnyDetrend(Arguments):
     group: GroupName | None = Field(default=None, description="the grouping; the training's by default")
     kind: Kind | None = Field(default=None, description="how the trend is taken out; the training's by default")
     mult_skip_zeros: bool | None = Field(default=None, description="whether trends of zero are left alone")
-
-
-class _PolyDetrend(_AnyDetrend):
-    """Arguments of detrending by a polynomial."""
-
-    degree: Annotated[Integer, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
-    preserve_mean: bool | None = Field(default=None, description="whether the mean stays")
 
 
 class _LoessDetrend(_AnyDetrend):
@@ -223,30 +217,11 @@ class _LoessDetrend(_AnyDetrend):
     skipna: bool | None = Field(default=None, description="whether missing values are left out")
 
 
-class _RollingMeanDetrend(_AnyDetrend):
-    """Arguments of detrending by a rolling mean."""
-
-    weights: list[Number] | None = Field(default=None, description="the weights within the window")
-    win: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
-    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(
-        default=None, description="the values that a mean needs"
-    )
-
-
 class Detrend(Arguments):
     """The way of detrending, by its class in xsdba, with its arguments."""
 
     LoessDetrend: Annotated[_LoessDetrend, NothingIsEmpty] = Field(
         default_factory=_LoessDetrend, description="a smooth curve"
-    )
-    PolyDetrend: Annotated[_PolyDetrend, NothingIsEmpty] = Field(
-        default_factory=_PolyDetrend, description="a polynomial"
-    )
-    RollingMeanDetrend: Annotated[_RollingMeanDetrend, NothingIsEmpty] = Field(
-        default_factory=_RollingMeanDetrend, description="a rolling mean"
-    )
-    MeanDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
-        default_factory=_AnyDetrend, description="each group's mean"
     )
     NoDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
         default_factory=_AnyDetrend, description="no trend at all"
@@ -260,21 +235,17 @@ class Detrend(Arguments):
         return self
 
 
-_detrend = single_or_mapping(
-    int,
-    Annotated[int, Field(ge=0)],
-    Detrend,
-    "expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}",
-)
-
-
 class AdjustArguments(Arguments):
     """The arguments of any method's `adjust`; `Xsdba.problems` names those that the chosen method lacks."""
 
-    detrend: Annotated[int | Detrend, _detrend] | None = Field(
-        default=None, description="the way of detrending, or a polynomial's degree"
-    )
-    interp: Literal["nearest", "nearest_quantile", "linear", "cubic"] | None = Field(
+    detrend: Annotated[
+        Detrend | None,
+        no_longer(("PolyDetrend", "RollingMeanDetrend", "MeanDetrend"), "take LoessDetrend: {f: 0.2}, or NoDetrend"),
+    ] = Field(default=None, description="{LoessDetrend: {f: 0.2}} or {NoDetrend: }; a linear trend by default")
+    interp: Annotated[
+        Literal["nearest", "nearest_quantile", "linear"] | None,
+        no_longer(("cubic",), "take nearest_quantile, nearest or linear"),
+    ] = Field(
         default=None,
         description="how factors are found: nearest_quantile in the value's own day, others in xsdba's plane",
     )
@@ -298,7 +269,9 @@ def check_kind(given: Any, space: AdditiveSpace | None) -> None:
 class Training(TrainingSection):
     """Keyword arguments of the training."""
 
-    method: MethodName = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
+    method: Annotated[MethodName, no_longer(("LOCI",), f"take {GONE_METHODS['LOCI']}")] = Field(
+        default=DEFAULT_METHOD, description="the class of xsdba that is trained"
+    )
     group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window, add_dims}")
     jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
     adapt_freq: AdaptFreq | None = Field(
@@ -496,8 +469,6 @@ class Xsdba(Method):
             for key in (key for key in given if key not in accepted):
                 told = f"the method {self.variant} does not take it; it takes {', '.join(accepted)}"
                 yield problem(told, (*path, key), given[key])
-            for key in (key for key in accepted if key in accepted_by.required and key not in given):
-                yield InitErrorDetails(type="missing", loc=(*path, key), input=given)
 
     def chosen(self, setup: Setup) -> Method:
         """Return our kernels where they do the same, or itself, and log which."""

@@ -6,16 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Method = Literal[
-    "DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "LOCI", "Scaling"
-]  # fmt: skip
-METHODS: tuple[str, ...] = get_args(Method)
-# Those that adjust several variables together.
-TOGETHER = ("MBCn", "OTC", "dOTC")
-DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
-# What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
-Engine = Literal["auto", "xsdba"]
-
 AlignOn = Literal["year", "date"]
 
 # tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).

@@ -125,7 +125,7 @@ def is_lazy(data: xr.Dataset) -> bool:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class CellBlocks:
     """Series and other variables on the same cells, cut into blocks of cells with all of time.
 
     Attributes
@@ -151,7 +151,7 @@ class Blocks:
         fixed: bool,
         others: xr.Dataset | None = None,
         first_cell: int | np.ndarray = 0,
-    ) -> Blocks:
+    ) -> CellBlocks:
         """Cut series, all with the first series' cells, and the variables of `others`.
 
         `first_cell` is the first cell's place in the domain. For cells apart from each other, it says of each how many

@@ -30,7 +30,7 @@ from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
 # The variables of a regridded simulation that are compared with each other.
-_TEMPERATURES = ("tasmax", "tasmin", "dtr")
+_COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
@@ -129,7 +129,7 @@ def of_regridded(
     become flags.
     """
     values = filled.drop_vars([name for name in filled.data_vars if str(name) != without_mark(name)])
-    given = {*_TEMPERATURES} & {*values}
+    given = {*_COMPARED} & {*values}
     if len(given) > 1:
         width = values["dtr"] if "dtr" in given else values["tasmax"] - values["tasmin"]
     flags: dict[str, xr.DataArray] = {}

@@ -20,7 +20,7 @@ from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, is_file_trouble
-from espo_luigi.store.partials import Block
+from espo_luigi.store.partials import BlockKey
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def is_written_in_blocks(variable: xr.Variable) -> bool:
     return variable.chunks is not None and variable.dtype.kind in "fiub"
 
 
-def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]:
+def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[BlockKey]]:
     """Cut each data variable along `dim` into pieces of at most `size`; yield the blocks of each piece."""
     for name, variable in ds.data_vars.variables.items():
         if not is_written_in_blocks(variable):
@@ -43,7 +43,7 @@ def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]
             yield [(str(name), place) for place in piece]
 
 
-def places_of(ds: xr.Dataset) -> Iterator[list[Block]]:
+def places_of(ds: xr.Dataset) -> Iterator[list[BlockKey]]:
     """Yield the blocks at a few places, of all data variables that are cut as the largest is; last, all other blocks.
 
     There are as many places at a time as the active Dask client has threads.
@@ -74,7 +74,9 @@ def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(len(sizes)) for sizes in variable.chunks or ()))
 
 
-def write_blocks(ds: xr.Dataset, partial: HeldFolder, wanted: Collection[Block], found: Collection[Block]) -> None:
+def write_blocks(
+    ds: xr.Dataset, partial: HeldFolder, wanted: Collection[BlockKey], found: Collection[BlockKey]
+) -> None:
     """Compute the `wanted` blocks with the active Dask client, into a store that has their metadata.
 
     The blocks that were `found` in the store are read where the wanted blocks depend on them.
@@ -174,7 +176,7 @@ def _opened(partial: HeldFolder, variable: str) -> zarr.Array:
     return opened
 
 
-def files_of(ds: xr.Dataset, partial: HeldFolder) -> dict[Block, list[str]]:
+def files_of(ds: xr.Dataset, partial: HeldFolder) -> dict[BlockKey, list[str]]:
     """Return the files of each block, by their names from the root of a store that has the metadata."""
     return {
         (name, place): writer.files(place)
@@ -189,7 +191,7 @@ def writers_of(ds: xr.Dataset, partial: HeldFolder) -> dict[str, BlockWriter]:
     return {name: BlockWriter.of(ds, partial, name) for name in names}
 
 
-def is_valid(writers: Mapping[str, BlockWriter], block: Block) -> bool:
+def is_valid(writers: Mapping[str, BlockWriter], block: BlockKey) -> bool:
     """Return whether the files of a block, which must be there, can be decoded. Raises errors of the disk that pass."""
     name, place = block
     writer = writers[name]
@@ -209,7 +211,9 @@ def is_valid(writers: Mapping[str, BlockWriter], block: Block) -> bool:
     return True
 
 
-def _layers_of_found(ds: xr.Dataset, partial: HeldFolder, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
+def _layers_of_found(
+    ds: xr.Dataset, partial: HeldFolder, found: Collection[BlockKey]
+) -> Mapping[str, MaterializedLayer]:
     """The layers of the graph that have found blocks; these are read from the store, not computed."""
     layers: dict[str, dict[Any, Any]] = {}
     for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):

@@ -59,7 +59,7 @@ _CHUNKS = "c"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 
 # A variable, and the number of its block along each dimension.
-Block = tuple[str, tuple[int, ...]]
+BlockKey = tuple[str, tuple[int, ...]]
 
 
 def _is_partial(name: str) -> bool:
@@ -168,9 +168,9 @@ def take_over(
     path: Path,
     fingerprint: str,
     claim: Callable[[], None] | None,
-    files: Mapping[Block, Collection[str]],
-    is_valid: Callable[[Block], bool],
-) -> set[Block]:
+    files: Mapping[BlockKey, Collection[str]],
+    is_valid: Callable[[BlockKey], bool],
+) -> set[BlockKey]:
     """Move the blocks of an earlier attempt's partial at the same store into `partial`, which has no block yet.
 
     An attempt is over if its process is dead, as far as this host can know, or if this process holds a claim. Of
@@ -194,7 +194,7 @@ def take_over(
 
     Returns
     -------
-    set of Block
+    set of BlockKey
         The complete blocks of the earlier attempt; its other files are deleted.
     """
     start = _start(partial.content, fingerprint)
@@ -203,7 +203,7 @@ def take_over(
     write_atomically(partial.inside / START_NAME, json.dumps(said), mode=0o600)
     if claim is not None:
         claim()
-    blocks: set[Block] = set()
+    blocks: set[BlockKey] = set()
     for former in _partials_of(path):
         # A partial that is gone meanwhile was taken by another process, or published.
         with contextlib.suppress(FileNotFoundError):
@@ -238,7 +238,9 @@ def _rights(folder: Path) -> tuple[int, int]:
     return found.st_uid, found.st_mode
 
 
-def _verified(content: Path, files: Mapping[Block, Collection[str]], is_valid: Callable[[Block], bool]) -> set[Block]:
+def _verified(
+    content: Path, files: Mapping[BlockKey, Collection[str]], is_valid: Callable[[BlockKey], bool]
+) -> set[BlockKey]:
     """The complete blocks; all other chunks of their variables are deleted."""
     there = _files_below(content)
     whole = [block for block, names in files.items() if names and there.issuperset(names)]
@@ -301,7 +303,7 @@ class BlockCount:
 
     @contextlib.contextmanager
     def of(
-        self, partial: HeldFolder, files: Mapping[Block, Collection[str]], found: Collection[Block]
+        self, partial: HeldFolder, files: Mapping[BlockKey, Collection[str]], found: Collection[BlockKey]
     ) -> Iterator[None]:
         """Count the blocks that are written in the `with` block, and those that were found before it."""
         self._found += len(found)

@@ -19,11 +19,11 @@ from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.base import Method, checked, method_named
+from espo_luigi.methods.base import DEFAULT_METHOD, METHODS, Method, checked, method_named
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
+from espo_luigi.science.choices import each_period
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
@@ -201,8 +201,6 @@ def by_method(method: str, given: Adjustment, periods: Sequence[tuple[int, int]]
             (given.adjusting, "xclim_adjust_args", accepted.adjust),
         )
     )
-    if lacking := [name for name in accepted.required if name not in of_train]:
-        raise _refused(method, f"its argument {', '.join(lacking)} is not given")
     if method not in (DEFAULT_METHOD, METHODS_BY_NAME["QDM"]) and of_adjust.get("interp") == "nearest_quantile":
         of_adjust["interp"] = "nearest"  # xsdba has no other nearest
     training = {name: value for name, value in given.training.items() if name not in unused}

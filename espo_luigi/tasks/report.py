@@ -20,10 +20,10 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import blocks
+from espo_luigi.methods.base import DEFAULT_METHOD
 from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import display, grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.choices import DEFAULT_METHOD
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import added_value, climate_aspects, flags, summaries

@@ -39,7 +39,7 @@ def message(load_with: Any, path: str, value: str) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        (f"{TRAINING}.method", "DetrendedQuantileMappin", "got 'DetrendedQuantileMappin' (text), expected 'DetrendedQuantileMapping', 'EmpiricalQuantileMapping', 'QuantileDeltaMapping', 'LOCI' or 'Scaling'; did you mean DetrendedQuantileMapping? It is the class of xsdba"),  # noqa: E501
+        (f"{TRAINING}.method", "DetrendedQuantileMappin", "got 'DetrendedQuantileMappin' (text), expected 'DetrendedQuantileMapping', 'EmpiricalQuantileMapping', 'QuantileDeltaMapping' or 'Scaling'; did you mean DetrendedQuantileMapping? It is the class of xsdba"),  # noqa: E501
         (f"{TRAINING}.align_on", "yer", "got 'yer' (text), expected 'year' or 'date'; did you mean year?"),
         (f"{TRAINING}.group", "time.dayofyer", "got 'time.dayofyer' (text), expected 'time.dayofyear', 'time.month', 'time.season' or 'time'; did you mean time.dayofyear?"),  # noqa: E501
         (f"{TRAINING}.group.winow", "31", "unknown key; did you mean window?"),
@@ -78,14 +78,16 @@ def message(load_with: Any, path: str, value: str) -> str:
         ("health_checks.calendar", "julian", "got 'julian' (text), expected '360_day'"),
         (f"{ADJUSTING}.extrapolaton", "constant", "unknown key; did you mean extrapolation?"),
         (f"{ADJUSTING}.extrapolation", "constnt", "expected 'constant' or 'nan'; did you mean constant?"),
-        (f"{ADJUSTING}.interp", "neares", "'nearest_quantile', 'linear' or 'cubic'; did you mean nearest?"),
+        (f"{ADJUSTING}.interp", "neares", "'nearest_quantile' or 'linear'; did you mean nearest?"),
         (f"{ADJUSTING}.detrend.LoesDetrend", "{f: 0.2}", "unknown key; did you mean LoessDetrend?"),
         (f"{ADJUSTING}.detrend.LoessDetrend.nitre", "1", "unknown key; did you mean niter?"),
         (f"{ADJUSTING}.detrend.LoessDetrend.f", "2", "got 2 (a whole number): expected less than or equal to 1."),
         (f"{ADJUSTING}.detrend.LoessDetrend.weights", "tricub", "did you mean tricube?"),
-        (f"{ADJUSTING}.detrend", "LoessDetrend", "got 'LoessDetrend' (text): expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}."),  # noqa: E501
-        (f"{ADJUSTING}.detrend", "-1", "got -1 (a whole number): expected greater than or equal to 0."),
-        (f"{ADJUSTING}.detrend", "{LoessDetrend: , PolyDetrend: }", "expected one way of detrending"),
+        (f"{TRAINING}.method", "LOCI", "espo_luigi no longer has LOCI: take DetrendedQuantileMapping or Quantile"),
+        (f"{ADJUSTING}.interp", "cubic", "espo_luigi no longer has cubic: take nearest_quantile, nearest or linear"),
+        (f"{ADJUSTING}.detrend", "{MeanDetrend: }", "espo_luigi no longer has MeanDetrend: take LoessDetrend"),
+        (f"{ADJUSTING}.detrend", "1", "got 1 (a whole number), expected a mapping (`key: value`). It is {LoessDetrend"),
+        (f"{ADJUSTING}.detrend", "{LoessDetrend: , NoDetrend: }", "expected one way of detrending"),
         (f"{REGRIDDER}.methd", "bilinear", "unknown key; did you mean method?"),
         (f"{REGRIDDER}.method", "conservative", "got 'conservative' (text), expected 'bilinear'."),
         (f"{REGRIDDER}.extrap_method", "inverse", "did you mean inverse_dist?"),
@@ -146,8 +148,8 @@ def test_a_window_around_the_whole_series_is_an_error(load_with: Any) -> None:
     ("method", "path", "argument"),
     [
         ("DetrendedQuantileMapping", ADJUSTING, "rank_window: true"),
-        ("EmpiricalQuantileMapping", ADJUSTING, "detrend: 1"),
-        ("QuantileDeltaMapping", f"{TRAINING}.xclim_train_args", "thresh: 1 K"),
+        ("EmpiricalQuantileMapping", ADJUSTING, "detrend: {NoDetrend: }"),
+        ("QuantileDeltaMapping", ADJUSTING, "detrend: {NoDetrend: }"),
         ("Scaling", ADJUSTING, "extrapolation: constant"),
     ],
 )
@@ -156,12 +158,6 @@ def test_an_argument_of_another_method_is_refused(load_with: Any, method: str, p
         load_with(nested(f"{TRAINING}.method", method), nested(path, f"{{{argument}}}"))
     assert f"`{path}.{argument.partition(':')[0]}` (" in str(caught.value)
     assert f"the method {method} does not take it; it takes " in str(caught.value)
-
-
-def test_the_method_loci_needs_its_threshold(load_with: Any) -> None:
-    unset = "{kind: null, nquantiles: null}"
-    with pytest.raises(ConfigurationError, match=rf"`{TRAINING}.xclim_train_args.thresh` .*this key is missing"):
-        load_with(nested(TRAINING, f"{{method: LOCI, xclim_train_args: {unset}}}"))
 
 
 @pytest.mark.parametrize(
@@ -191,21 +187,14 @@ def test_arguments_that_xsdba_accepts_are_handed_on_without_those_that_were_not_
     assert given(variable.training_args)[path] == expected
 
 
-@pytest.mark.parametrize(
-    "detrend",
-    ["0", "{LoessDetrend: }", "{PolyDetrend: {degree: 2}}", "{RollingMeanDetrend: {win: 9}}", "{NoDetrend: }"],
-)
+@pytest.mark.parametrize("detrend", ["{LoessDetrend: }", "{LoessDetrend: {d: 1, f: 0.4}}", "{NoDetrend: }"])
 def test_every_way_of_detrending_is_built_by_xsdba(load_with: Any, detrend: str) -> None:
     import xsdba
 
     variable = load_with(nested(f"{ADJUSTING}.detrend", detrend)).biasadjust.variables["tasmax"]
-    detrending = given(variable.adjusting_args)["xclim_adjust_args"]["detrend"]
-    if isinstance(detrending, dict):
-        ((name, values),) = detrending.items()
-        made = getattr(xsdba.detrending, name)(**values)
-        assert {argument: made[argument] for argument in values} == values
-    else:
-        assert detrending == 0
+    ((name, values),) = given(variable.adjusting_args)["xclim_adjust_args"]["detrend"].items()
+    made = getattr(xsdba.detrending, name)(**values)
+    assert {argument: made[argument] for argument in values} == values
 
 
 def test_arguments_are_frozen(load_with: Any) -> None:

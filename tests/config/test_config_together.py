@@ -13,7 +13,6 @@ import pytest
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.methods import together
 
 THREE = ["tasmax", "dtr", "pr"]
 LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "margin": "1 %"}
@@ -66,20 +65,15 @@ def test_what_is_given_is_laid_over_and_null_leaves_out(adjusting: Adjusting) ->
     assert how.adjusting_args.arguments() == {"periods": ("1991", "2010")}, "fewer years than a window has"
 
 
-def test_members_of_pools_are_together_and_transport_has_windows_as_long_as_its_training() -> None:
-    custom = {"ref_period": [1991, 2010], "sim_period": [1950, 2100]}
-    groups: Any = {name: {"method": name, "variables": ["pr", "tasmax"]} for name in ("MBCn", "OTC", "dOTC")}
-    groups["xsdba"] = {**groups["MBCn"], "engine": "xsdba"}
+def test_members_of_pools_are_together() -> None:
+    groups: Any = {"MBCn": {"method": "MBCn", "variables": ["pr", "tasmax"]}}
     groups["months"] = {**groups["MBCn"], "training_args": {"group": "time.month"}}
+    custom = {"ref_period": [1991, 2010], "sim_period": [1950, 2100]}
     content: Any = {"custom": custom, "subregions": {}, "biasadjust": {"variables": groups}}
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
     assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
-    assert made["xsdba"]["training_args"]["group"] == {"group": "time.dayofyear", "window": 31}, "of any calendar"
     assert made["months"]["training_args"]["group"] == {"group": "time.month", "add_dims": ["realization"]}
-    assert made["dOTC"]["training_args"]["group"] == made["OTC"]["training_args"]["group"] == {"group": "time.month"}
-    assert made["dOTC"]["adjusting_args"] == {"moving_yearly_window": {"window": 20, "step": 20}}
-    assert made["OTC"]["adjusting_args"] == {} and "kind" not in made["OTC"]["training_args"]["by_variable"]["pr"]
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -93,7 +87,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "method",
         {"method": "QuantileDeltaMapping"},
-        "QuantileDeltaMapping adjusts each variable by itself; expected a method of several (MBCn, OTC, dOTC)",
+        "QuantileDeltaMapping adjusts each variable by itself; expected a method of several (MBCn)",
     ),
     (
         "training_args.by_variable.hurs",
@@ -158,41 +152,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"adjusting_args": {"periods": ["1991", "2010"], "moving_yearly_window": {"window": 30, "step": 10}}},
         "moving_yearly_window has windows of 30 years, and the period 1991-2010 has 20; expected periods of as many",
     ),
-    (
-        "adjusting_args.moving_yearly_window",
-        {"engine": "xsdba", "adjusting_args": {"moving_yearly_window": {"window": 15, "step": 5}}},
-        "MBCn with `engine: xsdba` adjusts as many years at once as the training has, 30",
-    ),
-    (
-        "training_args.group",
-        {"engine": "xsdba", "training_args": {"group": {"group": "5D", "add_dims": ["realization"]}}},
-        "adjusts each member by itself; leave add_dims out",
-    ),
-    (
-        "training_args.group",
-        {"engine": "xsdba", "training_args": {"group": "time.month"}},
-        "xsdba's MBCn has no months",
-    ),
-    ("adjusting_args.periods", {"method": "OTC"}, "OTC corrects the years of the training only, 1991-2020"),
-    (
-        "training_args.group",
-        {"method": "dOTC", "training_args": {"group": {"group": "time.month", "add_dims": ["realization"]}}},
-        "dOTC adjusts each member by itself; leave add_dims out",
-    ),
-    (
-        "training_args.by_variable.dtr.kind",
-        {"method": "dOTC", "training_args": {"cov_factor": "cholesky"}},
-        "cov_factor: cholesky has no multiplicative factors; expected '+'",
-    ),
-    (
-        "training_args.by_variable.pr.adapt_freq_thresh",
-        {
-            "method": "OTC",
-            "adjusting_args": {"periods": ["1991", "2020"]},
-            "training_args": {"by_variable": {"pr": {"kind": "*", "adapt_freq_thresh": "1 mm d-1"}}},
-        },
-        "xsdba's OTC fails with it; leave it out",
-    ),
+    ("", {"engine": "xsdba"}, "the method MBCn is never xsdba's: leave `engine: xsdba` out"),
+    ("method", {"method": "dOTC"}, "method is 'dOTC', which espo_luigi no longer has: take MBCn"),
 ]
 
 
@@ -216,19 +177,3 @@ def test_a_method_of_several_on_a_variables_own_key_is_one_problem_which_says_wh
         ConfigurationError, match=rf"has a problem:\n- `biasadjust.variables.tasmax.method`.*{re.escape(told)}"
     ):
         load([write(content), second])
-
-
-def test_leap_years_are_refused_by_xsdba_and_taken_by_the_kernels(adjusting: Adjusting) -> None:
-    custom = {"maximal_calendar": "standard"}
-    assert adjusting(custom).biasadjust.variables["joint"].engine == "auto"
-    with pytest.raises(
-        ConfigurationError, match=r"joint\.method`: xsdba's dOTC .*`custom.maximal_calendar` is standard"
-    ):
-        adjusting(custom, method="dOTC")
-
-
-def test_a_missing_package_is_named_with_its_extra(adjusting: Adjusting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"dOTC needs the package POT: pip install espo_luigi\[together\]"):
-        adjusting(method="dOTC")
-    adjusting()

@@ -157,7 +157,7 @@ def test_xsdba_has_the_plane_s_nearest_and_what_the_kernels_alone_do_is_refused_
     for given, own in (
         ({**whole, "engine": "xsdba"}, {}),
         (months, {}),
-        (whole, {"detrend": {"PolyDetrend": {"degree": 1}}}),
+        (whole, {"detrend": {"NoDetrend": {}}}),
         (whole | {"training_args": {"method": "EmpiricalQuantileMapping", "group": GROUP}}, {"detrend": None}),
     ):
         with pytest.raises(ConfigurationError, match=r"interp`.*got 'nearest_quantile'.*expected nearest"):

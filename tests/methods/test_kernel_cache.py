@@ -52,6 +52,8 @@ def copy(tmp_path: Path) -> Path:
         "methods/__init__.py",
         "methods/dqm/__init__.py",
         "methods/dqm/kernels/__init__.py",
+        "errors.py",
+        "redaction.py",
         "files.py",
         "methods/dqm/kernels/compiled.py",
         "methods/dqm/kernel_cache.py",

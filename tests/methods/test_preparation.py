@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -28,13 +26,15 @@ def wet_and_dry(n_years: int) -> tuple[np.ndarray, np.ndarray, xr.DataArray]:
     return reference, historical, time
 
 
-def adapt(jitter: float | None, cells: slice = slice(None), **kwargs: Any) -> qm.Prepared:
+def adapt(jitter: float | None, cells: slice = slice(None), threads: int = 1) -> tuple[np.ndarray, ...]:
+    """Return the historical series, pth and dP0."""
     reference, historical, time = wet_and_dry(12)
-    plan = plan_windows(numbers_of(time)[0], WINDOW)
+    plan, reference, historical = plan_windows(numbers_of(time)[0], WINDOW), reference[cells], historical[cells]
     seeds = qm.cell_seeds("a run", np.arange(2))[cells]
-    return qm.prepare(
-        reference[cells], historical[cells], plan, seeds=seeds, jitter_under=jitter, adapt_freq=1.0, **kwargs
-    )
+    if jitter is not None:
+        reference = qm.jitter(reference, jitter, seeds=seeds, reference=True, threads=threads)
+        historical = qm.jitter(historical, jitter, seeds=seeds, threads=threads)
+    return qm.adapt_frequencies(reference, historical, plan, 1.0, seeds=seeds, threads=threads)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,11 @@ def test_frequencies_are_adapted_as_xsdba_does(
 ) -> None:
     _, historical, _ = wet_and_dry(12)
     adapted, pth, dry_share = adapted_by_xsdba[jitter]
-    actual = adapt(jitter)
-    assert actual.pth is not None and actual.dP0 is not None
-    np.testing.assert_allclose(actual.dP0, dry_share.values, rtol=1e-12)
-    np.testing.assert_allclose(actual.pth, pth.values, rtol=1e-6)
+    made, top, share = adapt(jitter)
+    np.testing.assert_allclose(share, dry_share.values, rtol=1e-12)
+    np.testing.assert_allclose(top, pth.values, rtol=1e-6)
     for cell in range(2):
-        ours, theirs = actual.historical[cell], adapted.transpose("loc", "time").values[cell]
+        ours, theirs = made[cell], adapted.transpose("loc", "time").values[cell]
         was_dry = historical[cell] <= 1
         np.testing.assert_array_equal(ours[~was_dry], theirs[~was_dry])
         made_wet = [one[was_dry & (one > 1)] for one in (ours, theirs)]
@@ -77,21 +76,21 @@ def test_frequencies_are_adapted_as_xsdba_does(
 
 
 def test_noise_is_uniform_below_the_threshold_and_leaves_the_rest() -> None:
-    reference, historical, time = wet_and_dry(4)
-    plan = plan_windows(numbers_of(time)[0], WINDOW)
-    made = qm.prepare(reference, historical, plan, seeds=qm.cell_seeds("s", np.arange(2)), jitter_under=0.01)
-    for before, after in ((reference, made.reference), (historical, made.historical)):
+    series, seeds = wet_and_dry(4)[:2], qm.cell_seeds("s", np.arange(2))
+    made = [qm.jitter(one, 0.01, seeds=seeds, reference=place == 0) for place, one in enumerate(series)]
+    for before, after in zip(series, made, strict=True):
         low = before < 0.01
         np.testing.assert_array_equal(after[~low], before[~low])
         assert (after[low] > 0).all() and (after[low] <= np.float32(0.01)).all()
         assert stats.kstest(after[low] / 0.01, "uniform").pvalue > 0.01
-    assert abs(np.corrcoef(made.reference[0][:900], made.historical[0][:900])[0, 1]) < 0.2
+    assert abs(np.corrcoef(made[0][0, :900], made[1][0, :900])[0, 1]) < 0.2
 
 
 def test_prepared_bytes_depend_on_neither_blocks_nor_threads() -> None:
     whole, threaded, second = adapt(0.01), adapt(0.01, threads=2), adapt(0.01, slice(1, 2))
-    np.testing.assert_array_equal(whole.historical, threaded.historical)
-    np.testing.assert_array_equal(whole.historical[1:], second.historical)
+    for all_cells, by_threads, last in zip(whole, threaded, second, strict=True):
+        np.testing.assert_array_equal(all_cells, by_threads)
+        np.testing.assert_array_equal(all_cells[1:], last)
 
 
 def test_trained_and_adjusted_bytes_do_not_depend_on_threads() -> None:

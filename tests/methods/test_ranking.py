@@ -136,6 +136,17 @@ def test_windows_of_years_are_xsdbas_and_years_that_it_leaves_out_are_those_of_a
     assert (abs(found - plain.scenario()) > 0.1).any()
 
 
+def test_windows_that_lie_in_a_gap_of_years_are_left_out(plain: Both) -> None:
+    """Of windows of 3 years, those of 2004-2006, 2005-2007 and 2006-2008 have no day."""
+    case = copy(plain)
+    years = case.simulation.time.dt.year
+    case.simulation = case.simulation.isel(time=(years < 2004) | (years > 2008))
+    found = case.scenario(moving_yearly_window={"window": 3, "step": 1})
+    assert found.sizes == case.simulation.sizes
+    case.simulation = case.simulation.sel(time=slice("2009", "2011"))
+    xr.testing.assert_equal(found.sel(time=slice("2010", None)), case.scenario().sel(time=slice("2010", None)))
+
+
 def test_xsdba_does_windows_of_years_with_its_other_methods_and_groups(plain: Both) -> None:
     simulation, reference = plain.simulation, series("noleap", "+", 1).roll(loc=-1)
     train = {"kind": "+", "nquantiles": 20}

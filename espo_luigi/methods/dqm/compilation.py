@@ -17,17 +17,17 @@ from espo_luigi.methods.dqm import kernels
 from espo_luigi.methods.dqm.kernel_cache import KernelCache, chosen_folder
 from espo_luigi.methods.dqm.kernels.adjusting import adjust_cells
 from espo_luigi.methods.dqm.kernels.loess import weigh_classes
-from espo_luigi.methods.dqm.kernels.mbcn import adjust_together
-from espo_luigi.methods.dqm.kernels.preparation import jitter_cells, prepare_cells
+from espo_luigi.methods.dqm.kernels.preparation import adapt_cells, jitter_cells
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.kernels.training import train_cells
+from espo_luigi.methods.mbcn.kernels import adjust_together
 from espo_luigi.methods.mbcn.transform import Univariate, adjust, plan
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
-_KERNELS = (adjust_cells, adjust_ranked, adjust_together, jitter_cells, prepare_cells, train_cells, weigh_classes)
+_KERNELS = (adapt_cells, adjust_cells, adjust_ranked, adjust_together, jitter_cells, train_cells, weigh_classes)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {

@@ -24,6 +24,7 @@ from numba.core import caching
 from espo_luigi.files import make_private, open_own
 
 _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
+_OF_MBCN = [os.path.join(os.path.dirname(__file__), os.pardir, "mbcn", name) for name in ("bins.py", "kernels.py")]
 # Kernels take their numbers of treatments from its order.
 _CHOICES = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "science", "choices.py")
 _NAME = "kernels-"
@@ -39,7 +40,7 @@ def _in(folder: str, pattern: str) -> list[str]:
 
 def sources() -> list[str]:
     """Return the modules that machine code is made from."""
-    return [*sorted(_in(_KERNELS, "*.py")), _CHOICES]
+    return [*sorted(_in(_KERNELS, "*.py")), *filter(os.path.exists, _OF_MBCN), _CHOICES]
 
 
 def _read(path: str) -> bytes:
@@ -67,6 +68,10 @@ def chosen_folder() -> str:
 
 class _ByContent:
     """A place of numba's for a function's code, with a folder for each `code_id`."""
+
+    def __init__(self, function: Any, path: str) -> None:
+        # Numba's places depend on the module's: all kernels have the same.
+        super().__init__(function, os.path.join(_KERNELS, os.path.basename(path)))  # type: ignore[call-arg]
 
     def get_cache_path(self) -> str:
         # In the user's own cache, numba names a folder after the package's path. An environment that each job creates

@@ -17,14 +17,14 @@ from pydantic_core import InitErrorDetails
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
 from espo_luigi.methods import xsdba
-from espo_luigi.methods.base import Array, Block, Method, Setup, Step, problem
+from espo_luigi.methods.base import DEFAULT_METHOD, Array, Block, Method, Setup, Step, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
 from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
 from espo_luigi.science import seeds
-from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, TREATMENTS
+from espo_luigi.science.choices import TREATED, TREATMENTS
 from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
@@ -134,19 +134,13 @@ class Kernels(Method):
         of_members = _seeds_of_members(block, setup)
         own = of_members.ravel() if setup.members is None else _cell_seeds(block, setup.seed)
         pth, dry_share = None, None
-        if options.adapt_freq is not None:
-            reference, historical, pth, dry_share = quantile_mapping.prepare(
-                reference,
-                historical,
-                plan,
-                seeds=own,
-                jitter_under=options.jitter_under,
-                adapt_freq=options.adapt_freq,
-                threads=given_threads(),
-            )
-        elif (noise := options.jitter_under) is not None:
+        if (noise := options.jitter_under) is not None:
             reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=given_threads())
             historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=given_threads())
+        if options.adapt_freq is not None:
+            historical, pth, dry_share = quantile_mapping.adapt_frequencies(
+                reference, historical, plan, options.adapt_freq, seeds=own, threads=given_threads()
+            )
         if space := Bounded.of(setup.units, options.additive_space):
             reference, historical = (
                 _transformed(one, space, name) for name, one in (("reference", reference), ("simulation", historical))

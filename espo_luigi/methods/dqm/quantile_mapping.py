@@ -22,8 +22,8 @@ from espo_luigi.methods.dqm.kernels.loess import weigh_classes
 from espo_luigi.methods.dqm.kernels.preparation import (
     HISTORICAL_NOISE,
     REFERENCE_NOISE,
+    adapt_cells,
     jitter_cells,
-    prepare_cells,
 )
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
@@ -124,7 +124,10 @@ def train(
 def jitter(
     values: np.ndarray, threshold: float, *, seeds: np.ndarray, reference: bool = False, threads: int = 1
 ) -> np.ndarray:
-    """Replace values below a threshold by the noise of `prepare`, in series (…, time) with a seed each."""
+    """Replace values below a threshold by noise, as xsdba's ``jitter_under_thresh``, in series (…, time).
+
+    Each has a seed; its draws depend on that and nothing else.
+    """
     series = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
     out = np.empty_like(series)
     of_series = seeds.ravel()
@@ -137,15 +140,6 @@ def jitter(
     return out.reshape(values.shape)
 
 
-class Prepared(NamedTuple):
-    """Series prepared for training (cell, time); with adaptation, pth and dP0 (cell, dayofyear), else None."""
-
-    reference: np.ndarray
-    historical: np.ndarray
-    pth: np.ndarray | None
-    dP0: np.ndarray | None
-
-
 def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
     """Make each cell's 64-bit seed from a text and the cell's position in the whole grid."""
     start = np.frombuffer(hashlib.sha256(seed.encode()).digest()[:8], dtype="<u8")[0]
@@ -154,49 +148,32 @@ def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
-def prepare(
+def adapt_frequencies(
     reference: np.ndarray,
     historical: np.ndarray,
     plan: WindowPlan,
+    threshold: float,
     *,
     seeds: np.ndarray,
-    jitter_under: float | None = None,
-    adapt_freq: float | None = None,
     threads: int = 1,
-) -> Prepared:
-    """Prepare series for training as ESPO-G does: noise below a threshold, then ``adapt_freq`` of historical.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Adapt the frequency of historical values up to a threshold, (cell, time), as ESPO-G does before the training.
 
-    Thresholds are in the data's units. Distributions are those of xsdba's ``jitter_under_thresh`` and ``adapt_freq``;
-    a cell's draws depend on its seed (see ``cell_seeds``) and nothing else.
+    Distributions are those of xsdba's ``adapt_freq``; a cell's draws depend on its seed (see ``cell_seeds``) and
+    nothing else. Returns the historical series, and pth and dP0 (cell, dayofyear).
     """
-    if jitter_under is None and adapt_freq is None:
-        return Prepared(reference, historical, None, None)
     dtype = np.result_type(reference, historical)
     reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
-    n_cells, n_times = reference.shape
-    new = np.empty_like(reference), np.empty_like(historical)
-    by_group = (n_cells if adapt_freq is not None else 0, plan.dayofyear.size)
-    pth, dry_share = np.empty(by_group, dtype), np.empty(by_group)
+    (n_cells, n_times), adapted = reference.shape, np.empty_like(historical)
+    pth, dry_share = np.empty((n_cells, plan.dayofyear.size), dtype), np.empty((n_cells, plan.dayofyear.size))
 
     def kernel(cells: slice) -> None:
-        prepare_cells(
-            reference[cells],
-            historical[cells],
-            np.empty((2, n_times), dtype=f"u{dtype.itemsize}"),
-            plan,
-            jitter_under is not None,
-            float(jitter_under or 0),
-            adapt_freq is not None,
-            dtype.type(adapt_freq or 0),
-            seeds[cells],
-            new[0][cells],
-            new[1][cells],
-            pth[cells],
-            dry_share[cells],
-        )
+        keys = np.empty((2, n_times), dtype=f"u{dtype.itemsize}")
+        outputs = adapted[cells], pth[cells], dry_share[cells]
+        adapt_cells(reference[cells], historical[cells], keys, plan, dtype.type(threshold), seeds[cells], *outputs)
 
     run_by_cells(kernel, n_cells, threads)
-    return Prepared(*new, *((pth, dry_share) if adapt_freq is not None else (None, None)))
+    return adapted, pth, dry_share
 
 
 class AdjustmentPlan(NamedTuple):
@@ -263,7 +240,8 @@ def plan_adjustment(
             f"The simulation has day of year {days_present[-1]} and the training ends at {n_training_days}; "
             "train in the simulation's calendar."
         )
-    firsts = _first_groups(groups)
+    changes = (index for index, group in enumerate(groups) if not np.array_equal(group, groups[index - 1] + 1))
+    firsts = sorted({0, *changes})
     centres = [groups[first] for first in firsts]
     kinds, run_kinds = _kinds_of_years([np.asarray(days)[one].astype(np.int64) for one in centres])
     empty = np.empty((0, 0)), np.empty(0), np.empty((0, 0, 0)), np.empty((0, 0), np.int32)
@@ -283,13 +261,6 @@ def plan_adjustment(
         weights,
         first_years,
     )
-
-
-def _first_groups(groups: list[np.ndarray]) -> list[int]:
-    """First group of each run."""
-    return [
-        index for index, group in enumerate(groups) if index == 0 or not np.array_equal(group, groups[index - 1] + 1)
-    ]
 
 
 def _kinds_of_years(days: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
@@ -315,16 +286,11 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
     weigh_classes(points, n_points, fraction, spacings, weights, first_years)
-    return points, spacings, *_trimmed(weights, first_years)
-
-
-def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leave out the zeros before and after each year's weights."""
-    leading = np.argmax(weights != 0, axis=-1)
-    width = int((weights != 0).sum(axis=-1).max())
+    # Without the zeros before and after each year's weights.
+    leading, width = np.argmax(weights != 0, axis=-1), int((weights != 0).sum(axis=-1).max())
     padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
-    places = leading[..., np.newaxis] + np.arange(width)
-    return np.take_along_axis(padded, places, axis=-1), (firsts + leading).astype(np.int32)
+    trimmed = np.take_along_axis(padded, leading[..., np.newaxis] + np.arange(width), axis=-1)
+    return points, spacings, trimmed, (first_years + leading).astype(np.int32)
 
 
 def settle_ties(training: Training, *, own_day: bool = False) -> np.ndarray:
@@ -403,6 +369,11 @@ class Adaptation:
         empty = np.empty((0, 0, 0), dtype)
         return cls(0.0, Shares(empty, empty, empty), np.empty((0, 0), np.uint64), np.empty((0, 0), dtype))
 
+    def of_cells(self, cells: slice, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+        """Return the kernels' arguments for some cells of a series of a type."""
+        shares = Shares(*(one[cells] for one in self.shares))
+        return dtype.type(self.threshold), self.nearby, shares, self.limits[cells], self.seeds[cells]
+
 
 def adjust(
     simulation: np.ndarray,
@@ -443,11 +414,7 @@ def adjust(
             plan,
             kind == "*",
             skips_zeros,
-            simulation.dtype.type(more.threshold),
-            more.nearby,
-            Shares(*(one[cells] for one in more.shares)),
-            more.limits[cells],
-            more.seeds[cells],
+            *more.of_cells(cells, simulation.dtype),
             out[cells],
             marks[cells],
             nowhere[:, cells],

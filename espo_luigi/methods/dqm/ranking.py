@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from espo_luigi.methods.dqm.kernels.adapting import Shares
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, plan_adjustment, run_by_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, YearWindow, plan_pool, plan_windows
@@ -136,11 +135,7 @@ def adjust(
                 plan,
                 np.empty((2, size), dtype=f"u{simulation.dtype.itemsize}"),
                 kind == "*",
-                simulation.dtype.type(more.threshold),
-                more.nearby,
-                Shares(*(one[cells] for one in more.shares)),
-                more.limits[cells],
-                more.seeds[cells],
+                *more.of_cells(cells, simulation.dtype),
                 out[cells],
                 marks[cells],
                 nowhere[:, cells],

@@ -29,8 +29,10 @@ def steps_of_day(
     a single cell. `levels` are those of the quantiles, from 0 to 1. The other arguments are those of `adjust`.
     """
     more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
-    traced, how = np.empty((5, 1, *simulation.shape)), {"kind": kind, "skips_zeros": skips_zeros, "adaptation": more}
-    adjusted, _ = quantile_mapping.adjust(simulation[np.newaxis], training, plan, traced=traced, **how)
+    traced = np.empty((5, 1, *simulation.shape))
+    adjusted, _ = quantile_mapping.adjust(
+        simulation[np.newaxis], training, plan, kind=kind, skips_zeros=skips_zeros, adaptation=more, traced=traced
+    )
     before, scaled, trend, anomaly, factor = (float(one[0, member, step]) for one in traced)
     row = int(plan.scaling_rows[step])
     day, scaling = f"day {row + 1} of the year", float(training.scaling[0, row])

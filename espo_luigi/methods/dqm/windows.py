@@ -54,7 +54,8 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
 
     ``years`` has each time step's, ascending. Each window keeps its middle ``step`` years, the first also those before,
     the last also those after. Years that remain after the last whole window, which xsdba leaves out, are kept from a
-    further window that ends with them. Raises `DataError` if there are fewer years than a window has.
+    further window that ends with them. Windows without any time step, in a gap of years, are left out. Raises
+    `DataError` if there are fewer years than a window has.
     """
     first, last = int(years[0]), int(years[-1]) + 1
     if last - first < window:  # of a period, the data may cover a part
@@ -67,7 +68,8 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
     made = [(start, *kept) for start, kept in zip(starts, itertools.pairwise(bounds), strict=True)]
     if bounds[-1] < last:
         made.append((last - window, bounds[-1], last))
-    return [YearWindow(*np.searchsorted(years, (start, start + window, *kept)).tolist()) for start, *kept in made]
+    steps = [YearWindow(*np.searchsorted(years, (start, start + window, *kept)).tolist()) for start, *kept in made]
+    return [one for one in steps if one.first < one.last]
 
 
 def spans_of(years: np.ndarray, windows: Mapping[str, int] | None) -> list[YearWindow]:

@@ -39,13 +39,10 @@ def steps_of_day(
         factor = "kept"
     who, when = divmod(int(donor), len(setup.time))
     pool = setup.members if setup.members and group.add_dims else ()
-    sample = ", ".join(
-        [
-            _SAMPLES[group.name].format(window=group.window),
-            _years(setup, day),
-            *([f"of {len(pool)} members"] if pool else []),
-        ]
-    )
+    years, windows = setup.time.year, setup.adjusting.get("moving_yearly_window")
+    of = next(one for one in spans_of(years, windows) if one.kept_first <= day < one.kept_last)
+    sample = f"{_SAMPLES[group.name].format(window=group.window)}, {years[of.first]}-{years[of.last - 1]}"
+    sample += f", of {len(pool)} members" if pool else ""
     others = ", ".join(name for name in setup.units if name != variable)
     donor_day = f"{day_of(setup.time.index[when])}{f' of {pool[who]}' if pool else ''}"
     return [
@@ -59,10 +56,3 @@ def steps_of_day(
             f"The univariate value of {donor_day}, which has this rank.",
         ),
     ]
-
-
-def _years(setup: Setup, day: int) -> str:
-    """The years of the sample: those of the window that keeps the day, or the whole period."""
-    years, windows = setup.time.year, setup.adjusting.get("moving_yearly_window")
-    first, last = next((of.first, of.last) for of in spans_of(years, windows) if of.kept_first <= day < of.kept_last)
-    return f"{years[first]}-{years[last - 1]}"

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from espo_luigi.methods.dqm.kernels.mbcn import Groups, Univariates, adjust_together
 from espo_luigi.methods.dqm.quantile_mapping import run_by_cells
 from espo_luigi.methods.dqm.windows import YearWindow
+from espo_luigi.methods.mbcn.kernels import Groups, Univariates, adjust_together
 from espo_luigi.science.calendar import TimeAxis
 
 TRACED = ("univariate value", "rank before", "rank after", "donor", "size of the sample")

@@ -36,7 +36,7 @@ EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
 LET_THROUGH = "espo_luigi_input_problems"
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 
-_TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
+_MADE_OF_EACH_OTHER = ("tasmax", "tasmin", "tas", "dtr")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
@@ -196,7 +196,7 @@ def _refusing(da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limi
 def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
     told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
     # Temperatures are made of each other.
-    of = _TEMPERATURES if name in _TEMPERATURES else (name,)
+    of = _MADE_OF_EACH_OTHER if name in _MADE_OF_EACH_OTHER else (name,)
     is_told = (
         any(f"{name} of {one} (" in told for name, kind in INPUT_PROBLEMS.items() if kind.leaves_gaps for one in of)
         or REPAIRS in attrs

@@ -30,7 +30,7 @@ from dask.core import flatten
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
 from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
-from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
+from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
@@ -413,7 +413,7 @@ def _time_chunks(ds: xr.Dataset) -> tuple[int, ...]:
     return next((data.chunksizes["time"] for data in ds.data_vars.values() if data.chunks), ())
 
 
-def _template(blocks: Blocks, chosen: Sequence[_Chosen], periods: int) -> xr.Dataset:
+def _template(blocks: CellBlocks, chosen: Sequence[_Chosen], periods: int) -> xr.Dataset:
     cell = blocks.data["cell"]
     empty = cell.drop_vars(cell.coords).expand_dims(time=periods).chunk({"time": -1})
     outputs = {name: data for one in chosen for name, data in one.outputs.items()}
@@ -440,7 +440,7 @@ def _piece(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, first: 
         read = {name for kernel in kernels.values() if kernel.before or edges[0] < own for name in kernel.variables}
         before = _series(ds, chosen, slice(begin, own))
         series = {name: _joined(before[name], data, name in read) for name, data in series.items()}
-    blocks = Blocks.of(series, cells_in_a_block=2**40, fixed=False)
+    blocks = CellBlocks.of(series, cells_in_a_block=2**40, fixed=False)
     task = kernels, edges - begin, periods.dates[begin : edges[-1]], ~periods.whole[first:last]
     return blocks.map(_block_by_kernels, _template(blocks, chosen, last - first), task)
 
@@ -493,7 +493,7 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
     """Return all periods, by xclim on blocks of cells with all days."""
     series = _series(ds, chosen)
     lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
-    blocks = Blocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
+    blocks = CellBlocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
     attrs = {name: ds[name].attrs for name in series}
     task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)

@@ -42,7 +42,7 @@ _RUNS = {
     "multiday_temperature_swing": "events",
 }
 _EXCESS = {"growing_degree_days": ">", "cooling_degree_days": ">", "heating_degree_days": "<"}
-_TEMPERATURES = ("K", "degC")
+_TEMPERATURE_UNITS = ("K", "degC")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
             return make(partial(_statistic, name.partition("_")[2]), *_affine(first, units))
         if name == "daily_temperature_range" and given["op"] in ("mean", "max", "min") and _same_units(data):
             return make(partial(_range, list(data).index("tasmax"), given["op"]))
-        if name in _EXCESS and units_of(first) in _TEMPERATURES:
+        if name in _EXCESS and units_of(first) in _TEMPERATURE_UNITS:
             sign = 1 if _EXCESS[name] == ">" else -1
             return make(partial(_excess, sign, _threshold(given["thresh"], first)))
         swing = name == "multiday_temperature_swing"
@@ -119,7 +119,7 @@ def _affine(data: xr.DataArray, units: str) -> tuple[float, float]:
 
 def _same_units(data: Mapping[str, xr.DataArray]) -> bool:
     units = {units_of(series) for series in data.values()}
-    return len(units) == 1 and units <= set(_TEMPERATURES)
+    return len(units) == 1 and units <= set(_TEMPERATURE_UNITS)
 
 
 def _threshold(text: Any, data: xr.DataArray) -> float:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
-from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
-from espo_luigi.methods.dqm.kernels.loess import BLOCK, smooth_block, smooth_incomplete
+from espo_luigi.methods.dqm.kernels.compiled import ROW, compiled, inlined
+from espo_luigi.methods.dqm.kernels.loess import smooth_block, smooth_incomplete
 from espo_luigi.methods.dqm.kernels.quantiles import TILE, add_to, copy_to, pad_series, window_counts, window_sums
 from espo_luigi.science.choices import TREATMENTS
 
@@ -240,13 +240,13 @@ def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
     """Fill ``trends`` (year, day) of a block of days that begin at ``centres``; ``block`` is scratch."""
     n_years = centres.size
     for year in range(n_years):
-        ends = min(BLOCK, means.size - centres[year])
+        ends = min(ROW, means.size - centres[year])
         copy_to(block[year, :ends], means[centres[year] : centres[year] + ends])
         block[year, ends:] = 0
     block[n_years:, :] = 0
     smooth_block(block, plan.weights[kind_of_years], plan.firsts[kind_of_years, :n_years], trends)
     if not complete:
-        for day in range(BLOCK):
+        for day in range(ROW):
             if np.isnan(block[:n_years, day]).any():
                 points = plan.points[kind_of_years, :n_years]
                 spacing = plan.spacings[kind_of_years]
@@ -310,11 +310,11 @@ def adjust_run(
 
     ``marks`` (member, time) get the bit of extrapolated days. ``traced`` (5, cell, member, time) has a cell or none.
     """
-    block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
-    trends = np.empty((centres.size, BLOCK))
+    block = np.empty((centres.size + plan.weights.shape[2], ROW))
+    trends = np.empty((centres.size, ROW))
     anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)
-    for start in range(0, n_groups, BLOCK):
-        size = min(BLOCK, n_groups - start)
+    for start in range(0, n_groups, ROW):
+        size = min(ROW, n_groups - start)
         rows = plan.table_rows[first_group + start : first_group + start + size]
         lowest, highest = tables.edges[rows, 0], tables.edges[rows, 1]
         block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)

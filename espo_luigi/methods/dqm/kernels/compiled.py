@@ -15,14 +15,15 @@ from espo_luigi.methods.dqm.kernel_cache import KernelCache
 
 logger = logging.getLogger(__name__)
 
-# Numbers in a row of `weigh_rows`: eight registers of four float64.
+# Numbers in a row of `weigh_rows`, eight registers of four float64, and days of year that are adjusted together: their
+# factors fit in the first-level cache.
 ROW = 32
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
 
-    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only.
+    The machine code is kept in this folder's ``__pycache__``, or in the user's cache folder if that is read-only.
     ``NUMBA_CACHE_DIR`` overrides both. These sources and this processor have their own folder there
     (`kernel_cache.code_id`). Each process compiles for itself if it cannot write the folder, or other users can.
     Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.methods.dqm.kernels.compiled import ROW, compiled, inlined, weigh_rows
-
-# Days of year that are treated together: their rows of factors fit in the first-level cache.
-BLOCK = ROW
+from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined, weigh_rows
 
 
 @inlined

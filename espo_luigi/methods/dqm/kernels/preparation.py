@@ -223,44 +223,8 @@ def jitter_cells(values, threshold, seeds, purpose, out):
 
 
 @compiled
-def prepare_cells(
-    reference,
-    historical,
-    keys,
-    plan,
-    jitters,
-    noise_below,
-    adapts,
-    threshold,
-    seeds,
-    new_reference,
-    new_historical,
-    pth,
-    dry_share,
-):
-    """Prepare each cell for training: noise below ``noise_below``, then the frequency of values up to ``threshold``.
-
-    Fills the prepared series and, where it adapts, ``pth`` and ``dry_share`` (dP0) by day of year.
-    """
-    noisy = np.empty(historical.shape[1], dtype=historical.dtype)
+def adapt_cells(reference, historical, keys, plan, threshold, seeds, adapted, pth, dry_share):
+    """Adapt the frequency of each cell's values up to a threshold; ``keys`` is scratch (see `sort_cell`)."""
     for cell in range(reference.shape[0]):
-        if jitters:
-            jitter_series(reference[cell], noise_below, seeds[cell], REFERENCE_NOISE, new_reference[cell])
-            jitter_series(historical[cell], noise_below, seeds[cell], HISTORICAL_NOISE, noisy)
-        else:
-            new_reference[cell] = reference[cell]
-            noisy[:] = historical[cell]
-        if adapts:
-            adapt_series(
-                new_reference[cell],
-                noisy,
-                keys,
-                plan,
-                threshold,
-                seeds[cell],
-                pth[cell],
-                dry_share[cell],
-                new_historical[cell],
-            )
-        else:
-            new_historical[cell] = noisy
+        own = seeds[cell], pth[cell], dry_share[cell], adapted[cell]
+        adapt_series(reference[cell], historical[cell], keys, plan, threshold, *own)

@@ -1,8 +1,7 @@
-"""Variables adjusted together, against xsdba's own MBCn, OTC and dOTC on stacked variables."""
+"""MBCn of blocks of cells, against xsdba's on stacked variables."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods import blocks, together
+from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Block, Setup, method_named
+from espo_luigi.methods.mbcn import method as mbcn
 from espo_luigi.science.calendar import TimeAxis
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -40,12 +40,11 @@ def series(seed: int, first: str, last: str, cells: int = 3) -> xr.Dataset:
 REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2006")
 
 
-def adjusted(method: str, training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
+def adjusted(training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
     """The scenario of some of the cells."""
     return blocks.adjust_and_count(
         (arguments.pop("simulation", SIMULATION)).isel(loc=cells),
-        method=method,
-        engine=arguments.pop("engine", "auto"),
+        method="MBCn",
         training_args={"period": KNOWN, "by_variable": BY_VARIABLE, **training},
         reference=arguments.pop("reference", REFERENCE).isel(loc=cells),
         seed="a",
@@ -60,83 +59,33 @@ def stacked(data: xr.Dataset, years: slice) -> xr.DataArray:
     return xsdba.stack_variables(data.sel(time=years).astype("f8"))
 
 
-@pytest.mark.parametrize(
-    ("base", "group"),
-    [
-        ("QuantileDeltaMapping", {"group": "time"}),
-        ("DetrendedQuantileMapping", {"group": "time"}),
-        pytest.param("QuantileDeltaMapping", {"group": "5D", "window": 7}, marks=pytest.mark.long),
-    ],
-)
-def test_mbcn_is_xsdbas_own_on_stacked_variables_in_windows_of_years_and_any_cells(
-    base: str, group: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("base", ["QuantileDeltaMapping", "DetrendedQuantileMapping"])
+def test_the_scenario_is_xsdbas_with_the_same_rotations_in_windows_of_years_and_any_cells(base: str) -> None:
     import xsdba
 
-    names = ["dtr", "pr", "tasmax"]
-    training = {"group": group, "n_iter": 2, "base": base, "nquantiles": 10}
     # xsdba sorts variables by name, and rotations follow the order of variables.
-    given: dict[str, Any] = {"engine": "xsdba", "reference": REFERENCE[names]}
-    made = adjusted("MBCn", training, simulation=SIMULATION[names], **given)
+    names, own = ["dtr", "pr", "tasmax"], BY_VARIABLE | {"pr": TAIL}
+    training = {"group": "time", "n_iter": 5, "base": base, "nquantiles": 10, "by_variable": own}
+    given = {"reference": REFERENCE[names], "simulation": SIMULATION[names]}
+    made = adjusted(training, **given)
+    xr.testing.assert_equal(adjusted(training, slice(1, 3), **given), made.isel(loc=[1, 2]))
     rotations = xr.DataArray(
-        np.stack([together.rotations("a", cell, 2, 3) for cell in range(3)]),
+        np.stack([mbcn.rotations("a", cell, 5, 3) for cell in range(3)]),
         {"multivar": names, "prime": names},
         ("loc", "iterations", "prime", "multivar"),
         attrs={"crd_dim": "multivar", "new_dim": "prime"},
     )
     ref, hist = (stacked(one, slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
-    how = {"nquantiles": 10, "group": xsdba.Grouper(group["group"], group.get("window", 1))}
+    how = {"nquantiles": 10, "group": xsdba.Grouper("time")}
     trained = xsdba.MBCn.train(ref, hist, base_kws=how, rot_matrices=rotations)
     sim = stacked(SIMULATION, slice("2004", "2006"))
-    kinds: dict[str, dict[str, str]] = {name: {"kind": KINDS.get(name, "+")} for name in names}
+    kinds: dict[str, dict[str, Any]] = {name: own.get(name, {"kind": "+"}) for name in names}
     expected = trained.adjust(sim, ref, hist, base=getattr(xsdba, base), base_kws_vars=kinds)
     for name in names:
         of_window = made[name].sel(time=slice("2004", "2006")).transpose("loc", "time")
         assert of_window.dtype == "f4"
-        by_xsdba = expected.sel(multivar=name).transpose("loc", "time").astype("f4")
-        np.testing.assert_array_equal(of_window, by_xsdba)
-    if base == "QuantileDeltaMapping":
-        part = SIMULATION[names].sel(time=slice(*KNOWN))
-        alone = adjusted("MBCn", training, slice(1, 3), periods=KNOWN, simulation=part, **given)
-        xr.testing.assert_equal(alone, made.isel(loc=[1, 2]).sel(time=slice(*KNOWN)))
-
-
-@pytest.mark.parametrize(("method", "own"), [("OTC", {}), ("dOTC", {"cov_factor": "std"})])
-def test_transport_is_xsdbas_own_with_a_cells_own_draws_whatever_other_cells_are_there(
-    method: str, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import xsdba
-
-    pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
-    years = KNOWN if method == "OTC" else ALL
-    by_variable = {"pr": {"bin_width": 0.5}} if method == "OTC" else {"pr": {"kind": "*", "bin_width": 0.5}}
-    training = {"by_variable": by_variable, "group": "time.season", **own}
-    names = ["dtr", "pr", "tasmax"]
-    kept: dict[str, Any] = {"simulation": SIMULATION[names], "reference": REFERENCE[names]}
-    kept |= {"periods": years, "moving_yearly_window": None if method == "OTC" else WINDOWS}
-    made = adjusted(method, training, **kept)
-    xr.testing.assert_equal(adjusted(method, training, slice(2, 3), **kept), made.isel(loc=[2]))
-    ref, hist = (stacked(one.isel(loc=[2]), slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
-    with together.drawing("a", f"{method}+0", 2):
-        arguments = {"group": "time.season", "bin_width": {"pr": 0.5}}
-        if method == "OTC":
-            expected = xsdba.OTC.adjust(ref, hist, **arguments)
-        else:
-            expected = xsdba.dOTC.adjust(ref, hist, hist.copy(), kind={"pr": "*"}, **arguments)
-    for name in names:
-        found = made[name].isel(loc=2).sel(time=slice(*KNOWN))
-        np.testing.assert_array_equal(found, expected.sel(multivar=name).squeeze().astype("f4"))
-    assert method_named(method).draws_by_cell
-
-
-@pytest.mark.parametrize("base", ["QuantileDeltaMapping", "DetrendedQuantileMapping"])
-def test_the_kernels_make_what_xsdba_makes_of_the_same_rotations(base: str) -> None:
-    training = {"group": "time", "n_iter": 5, "base": base, "by_variable": BY_VARIABLE | {"pr": TAIL}}
-    ours, theirs = (adjusted("MBCn", training, engine=engine) for engine in ("auto", "xsdba"))
-    for name in SIMULATION:
-        off = np.abs(ours[name] - theirs[name]) > 1e-4 * theirs[name].std()
+        off = abs(of_window - expected.sel(multivar=name).transpose("loc", "time").values) > 1e-4 * of_window.std()
         assert off.mean() < 1e-3, name
-        assert ours[name].attrs["bias_adjustment"] == theirs[name].attrs["bias_adjustment"]
 
 
 TAIL: dict[str, Any] = {"kind": "*", "nquantiles": 30, "max_tail_factor": 1.5}
@@ -161,50 +110,39 @@ def test_noise_dry_days_bounds_and_members_are_the_same_however_cells_are_cut(to
         "reference": REFERENCE.clip(max=290),
         "moving_yearly_window": None,
     }
-    made = adjusted("MBCn", training, **given)
+    made = adjusted(training, **given)
     assert made["dtr"].dims == ("loc", "realization", "time") and made["dtr"].dtype == "f4"
     assert made["dtr"].min() >= 0 and made["dtr"].max() <= 30
-    xr.testing.assert_equal(adjusted("MBCn", training, slice(1, 2), **given), made.isel(loc=[1]))
+    xr.testing.assert_equal(adjusted(training, slice(1, 2), **given), made.isel(loc=[1]))
     chunks = {"loc": 2, "time": 500}
-    lazy = adjusted("MBCn", training, **(given | {"simulation": given["simulation"].chunk(chunks)}))
+    lazy = adjusted(training, **(given | {"simulation": given["simulation"].chunk(chunks)}))
     xr.testing.assert_equal(lazy, made)
-    alone = adjusted("MBCn", training, **(given | {"simulation": given["simulation"].isel(realization=[1])}))
+    alone = adjusted(training, **(given | {"simulation": given["simulation"].isel(realization=[1])}))
     if together_:
         assert (alone["tasmax"] != made["tasmax"].isel(realization=[1])).mean() > 0.5
     else:
         xr.testing.assert_equal(alone, made.isel(realization=[1]))
 
 
-@pytest.mark.parametrize(("method", "engine"), [("MBCn", "auto"), ("MBCn", "xsdba"), ("dOTC", "auto")])
-def test_days_with_noise_of_amounts_are_dry_in_the_scenario_and_ranges_keep_theirs(method: str, engine: str) -> None:
+def test_days_with_noise_of_amounts_are_dry_in_the_scenario_and_ranges_keep_theirs() -> None:
     with_dry_days = {
         name: one.assign(pr=one["pr"].where(one["pr"] > 0.8, 0))
         for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
     }
     by_variable = {"pr": RAIN, "dtr": {"kind": "*", "jitter_under": {"thresh": "0.5 K"}}}
-    training = {"group": "time", "by_variable": by_variable, **({"n_iter": 2} if method == "MBCn" else {})}
-    if method == "dOTC":
-        by_variable["pr"] = RAIN | {"bin_width": 0.5}
-    given: dict[str, Any] = {"moving_yearly_window": WINDOWS, "engine": engine, **with_dry_days}
-    made = adjusted(method, training, **given).sel(time=slice(*KNOWN))
+    training = {"group": "time", "by_variable": by_variable, "n_iter": 2}
+    made = adjusted(training, **with_dry_days).sel(time=slice(*KNOWN))
     assert not ((made["pr"] > 0) & (made["pr"] < 0.5)).any() and (made["pr"] >= 0).all() and (made["dtr"] > 0).all()
     assert abs((made["pr"] == 0).mean() - (with_dry_days["reference"]["pr"] == 0).mean()) < 0.05
 
 
-@pytest.mark.parametrize("engine", ["auto", "xsdba"])
-def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_gaps(engine: str) -> None:
+def test_a_cell_without_one_of_the_variables_is_without_all_and_a_day_likewise() -> None:
     nothing = SIMULATION.copy(deep=True)
-    nothing["pr"][1] = np.nan
-    training = {"group": "time", "n_iter": 1, "nquantiles": 5}
-    made = adjusted("MBCn", training, simulation=nothing, engine=engine)
-    assert made.isel(loc=1).isnull().all().to_array().all() and made.isel(loc=[0, 2]).notnull().all().to_array().all()
-    nothing["dtr"][2, 7] = np.nan
-    if engine == "auto":
-        gaps = adjusted("MBCn", training, simulation=nothing).isel(loc=2).isnull().to_array()
-        assert gaps.isel(time=7).all() and gaps.sum() == 3
-        return
-    with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
-        adjusted("MBCn", training, simulation=nothing, engine=engine)
+    nothing["pr"][1] = nothing["dtr"][2, 7] = np.nan
+    made = adjusted({"group": "time", "n_iter": 1, "nquantiles": 5}, simulation=nothing)
+    assert made.isel(loc=1).isnull().all().to_array().all() and made.isel(loc=0).notnull().all().to_array().all()
+    gaps = made.isel(loc=2).isnull().to_array()
+    assert gaps.isel(time=7).all() and gaps.sum() == 3
 
 
 def test_values_at_a_bound_name_the_groups_key() -> None:
@@ -213,32 +151,7 @@ def test_values_at_a_bound_name_the_groups_key() -> None:
     with pytest.raises(
         DataError, match=r"`biasadjust\.variables\.\*\.training_args\.by_variable\.dtr\.additive_space\."
     ):
-        adjusted("MBCn", training, reference=reference)
-
-
-def test_two_threads_give_numpys_generator_back() -> None:
-    def draw() -> None:
-        with together.drawing("a", "x", 1):
-            pass
-
-    usual, other = np.random.default_rng, threading.Thread(target=draw)
-    try:
-        with together.drawing("a", "x", 0):
-            other.start()
-            other.join(0.05)  # it waits for the lock
-        other.join()
-        assert np.random.default_rng is usual
-    finally:
-        np.random.default_rng = usual
-
-
-def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
-    given: dict[str, Any] = {
-        name: one.convert_calendar("360_day", align_on="date")
-        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
-    }
-    with pytest.raises(ConfigurationError, match="5D by xsdba is for years of 365 days, and the simulation's have 360"):
-        adjusted("MBCn", {"group": {"group": "5D", "window": 3}}, engine="xsdba", **given)
+        adjusted(training, reference=reference)
 
 
 def block_of(simulation: xr.Dataset, **by_variable: Any) -> tuple[Block, Setup]:
@@ -270,10 +183,10 @@ def test_values_at_bounds_are_moved_and_limited_as_numbers_of_the_series_type() 
     share = SIMULATION.assign(dtr=(SIMULATION["dtr"] / 30).clip(max=0.3).assign_attrs(units="K"))
     share["dtr"][:, :400] = 0
     block, setup = block_of(share, dtr={"additive_space": bounds})
-    inside = together._prepared(block, "simulation", setup)[1]
+    inside = mbcn._prepared(block, "simulation", setup)[1]
     # Of the next number above 0 in single precision, 1.4e-45, over 0.3; in double precision, -744.
     assert inside.min() == pytest.approx(np.log(2.0**-149 / 0.3), abs=0.5)
-    back = together._put_back(inside, "dtr", block, setup)
+    back = mbcn._put_back(inside, "dtr", block, setup)
     assert back.dtype == "f4" and back.max().astype(float) <= 0.3 and back.min() >= 0
 
 
@@ -281,8 +194,8 @@ def test_samples_are_laid_out_once_whatever_the_order_of_blocks_and_periods() ->
     _, setup = block_of(SIMULATION)
     _, other = block_of(SIMULATION.sel(time=slice("2004", "2006")))
     other = replace(other, calibration=setup.calibration)
-    first, second = together._plan(setup), together._plan(other)
-    assert together._plan(replace(setup)) is first and together._plan(other) is second
+    first, second = mbcn._plan(setup), mbcn._plan(other)
+    assert mbcn._plan(replace(setup)) is first and mbcn._plan(other) is second
     assert first is not second
 
 
@@ -308,19 +221,15 @@ def sunny(seed: int, first: str, last: str, clearness: float) -> xr.Dataset:
     return made.assign_coords(lat=("loc", LATITUDES, {"units": "degrees_north"}))
 
 
-@pytest.mark.parametrize("method", ["MBCn", "dOTC"])
-def test_radiation_is_exchanged_as_a_part_of_what_the_day_can_have(method: str) -> None:
+def test_radiation_is_exchanged_as_a_part_of_what_the_day_can_have() -> None:
     """Otherwise a night gets the light of another day, and some days more than falls on the atmosphere."""
-    if method == "dOTC":
-        pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
     reference, simulation = sunny(0, "2001", "2003", 0.6), sunny(1, "2001", "2006", 0.45)
     limit = potential(simulation["time"])
-    steps: dict[str, Any] = {"group": {"group": "5D", "window": 7}, "n_iter": 2}
-    group = {"group": "time.month"} if method == "dOTC" else steps
     beyond, nights = [], []
     for own in ({}, {"ratio_to": "potential_radiation"}):
-        training = {**group, "by_variable": {"rsds": {"kind": "*", "jitter_under": {"thresh": "0.01 W m-2"}, **own}}}
-        made = adjusted(method, training, reference=reference, simulation=simulation)["rsds"].transpose("loc", "time")
+        rsds = {"kind": "*", "jitter_under": {"thresh": "0.01 W m-2"}, **own}
+        training = {"group": {"group": "5D", "window": 7}, "n_iter": 2, "by_variable": {"rsds": rsds}}
+        made = adjusted(training, reference=reference, simulation=simulation)["rsds"].transpose("loc", "time")
         beyond.append((made.values > limit * (1 + 1e-6)).mean())
         nights.append(made.values[limit == 0].max())
     assert beyond[0] > 0.004 and nights[0] > 0.05, "a row of the issue"
@@ -336,8 +245,8 @@ def test_a_part_of_the_potential_needs_latitudes_and_no_thresholds_of_amounts() 
     training = {"group": "time.month", "by_variable": {"rsds": {"ratio_to": "potential_radiation"}}}
     given = {"reference": sunny(0, "2001", "2003", 0.6), "simulation": sunny(1, "2001", "2006", 0.45).drop_vars("lat")}
     with pytest.raises(DataError, match=r"rsds is a part of the potential radiation.*cells need a coordinate lat"):
-        adjusted("MBCn", training, **given)
+        adjusted(training, **given)
     for own in ({"adapt_freq_thresh": "1 W m-2"}, {"small_amounts": {"thresh": "0.1 W m-2"}}):
         of_amounts = {"ratio_to": "potential_radiation", "kind": "*", **own}
         with pytest.raises(ConfigurationError, match="ratio_to has no adapt_freq_thresh, small_amounts or additive"):
-            adjusted("MBCn", training | {"by_variable": {"rsds": of_amounts}}, **given)
+            adjusted(training | {"by_variable": {"rsds": of_amounts}}, **given)

@@ -7,7 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.methods.dqm.kernels.adapting import count_kept, draw_sorted, needs_adapting
-from espo_luigi.methods.dqm.kernels.bins import (
+from espo_luigi.methods.dqm.kernels.bits import trailing_zeros
+from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
+from espo_luigi.methods.dqm.kernels.preparation import NEW_VALUE, mixed, stream
+from espo_luigi.methods.dqm.kernels.quantiles import copy_to, quantiles_of_sorted
+from espo_luigi.methods.dqm.kernels.ranking import spread
+from espo_luigi.methods.dqm.kernels.sorting import sort_cell
+from espo_luigi.methods.mbcn.bins import (
     Bins,
     count_before_bins,
     empty_bins,
@@ -18,12 +24,6 @@ from espo_luigi.methods.dqm.kernels.bins import (
     shift_by_rank,
     steps_of,
 )
-from espo_luigi.methods.dqm.kernels.bits import trailing_zeros
-from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
-from espo_luigi.methods.dqm.kernels.preparation import NEW_VALUE, mixed, stream
-from espo_luigi.methods.dqm.kernels.quantiles import copy_to, quantiles_of_sorted
-from espo_luigi.methods.dqm.kernels.ranking import spread
-from espo_luigi.methods.dqm.kernels.sorting import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)

@@ -135,12 +135,15 @@ def layered(model: type[BaseModel], layers: Mapping[str, Mapping[str, Any]]) -> 
     return {name: value for where, layer in layers.items() for name, value in valid(model, layer, where).items()}
 
 
-@functools.cache  # a model takes milliseconds
-def options_model(options: type[JobOptions], base: type[Strict] = Strict) -> type[Strict]:
+def _options_model(options: type[JobOptions], base: type[Strict] = Strict) -> type[Strict]:
     """Return the model of a table that may hold a scheduler's options, besides what `base` has."""
     names = options.__dataclass_fields__
     fields: Any = {name: (Texts if name in LISTS else Table if name in TABLES else Text, None) for name in names}
     return create_model(options.__name__, __base__=base, **fields)
+
+
+# Made once: a model takes milliseconds.
+options_model: Callable[..., type[Strict]] = functools.cache(_options_model)
 
 
 def _kind(name: str, parameter: luigi.Parameter[Any]) -> Any:

@@ -67,10 +67,10 @@ class Pilot:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
-                member = self._running.pop(pid, None)
+                ended = self._running.pop(pid, None)
                 # While the whole bundle is being stopped, nothing is written: the scheduler has the cause.
-                if member is not None and not self._stopping:
-                    _note_end(member, os.waitstatus_to_exitcode(status))
+                if ended is not None and not self._stopping:
+                    _note_end(ended, os.waitstatus_to_exitcode(status))
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:

@@ -249,14 +249,6 @@ def _regridded(
     return parts, Step("regridded", value, units, " ".join(said))
 
 
-def _raised(made: Made, info: Any, var: str, step: int) -> list[str]:
-    """The flags of a value of the product, if its production has flags."""
-    flags = getattr(info.task, "out_flags", None)
-    if flags is None or not store.is_complete(flags().path):
-        return []
-    return quality.raised(cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell), var, step)
-
-
 def _product(made: Made, kept: xr.DataArray, step: int, info: Any) -> Product:
     """The last steps of a variable, made again and as the product has it, and the comparison."""
     var, clean = str(kept.name), made.product[str(kept.name)]
@@ -276,13 +268,24 @@ def _product(made: Made, kept: xr.DataArray, step: int, info: Any) -> Product:
     steps.append(Step("clean-up", again, units, f"{'; '.join(done)}."))
     if not _near(again, value):
         raw = cells.from_raw(made.run, made.sim_id, {made.cell.piece: made.series.places})[made.cell.piece]
+        changed = ", ".join(made.run.archives(made.sim_id)[var].task.stale())
+        blame = f"Changed since: {changed}. Run again with `[espo] rerun = stale`."
+        if not changed:
+            blame = (
+                "Neither configuration nor files changed since, as far as the marker tells: the product was altered."
+            )
         raise DataError(
             f"{first_difference(made, raw)}: {var} is {value!r} {units} in {info.path}, and {again!r} when it is made "
-            f"again from the kept stores and raw files. {_blame(made.run, made.sim_id, var)}"
+            f"again from the kept stores and raw files. {blame}"
         )
     identical = np.array_equal(again, value, equal_nan=True)
     said = "The same, bit for bit." if identical else f"A difference of {value - again:.3g}."
-    said += f" Flags: {', '.join(raised)}." if (raised := _raised(made, info, var, step)) else ""
+    # A production may be without flags.
+    flags = getattr(info.task, "out_flags", None)
+    if flags is not None and store.is_complete(flags().path):
+        own = cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell)
+        raised = quality.raised(own, var, step)
+        said += f" Flags: {', '.join(raised)}." if raised else ""
     return Product((*steps, Step("product", value, units, said)), identical, str(info.path))
 
 
@@ -349,14 +352,6 @@ def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
         for name, data in theirs.data_vars.items()
         if name in own
     )
-
-
-def _blame(run: RunContext, sim_id: str, var: str) -> str:
-    """What changed since a product was made, as `espo plan --rerun stale` finds it."""
-    changed = run.archives(sim_id)[var].task.stale()
-    if changed:
-        return f"Changed since: {', '.join(changed)}. Run again with `[espo] rerun = stale`."
-    return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."
 
 
 def _near(value: float, other: float) -> bool:

@@ -153,19 +153,14 @@ def status(watch: bool, as_json: bool) -> int:
         if as_json:
             print_json(found)
         else:
-            columns, lines = _screen() if watch and found["alive"] else (None, 0)
+            size, is_watched = shutil.get_terminal_size(), watch and found["alive"] and sys.stdout.isatty()
+            columns, lines = (size.columns, size.lines - 1) if is_watched else (None, 0)
             if lines:
                 click.clear()
             say("\n".join(line[:columns] for line in states.render(found, lines=lines)))
         if not watch or not found["alive"]:
             return 0
         time.sleep(_WATCH_SECONDS)
-
-
-def _screen() -> tuple[int | None, int]:
-    """Return the columns and lines above the cursor's line; without a terminal, there is no limit."""
-    columns, lines = shutil.get_terminal_size()
-    return (columns, lines - 1) if sys.stdout.isatty() else (None, 0)
 
 
 @click.command(epilog="Example: espo why Train south pr Demo-NoLeap")

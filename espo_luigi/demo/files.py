@@ -1,9 +1,8 @@
-"""The files of the invented datasets, as CMIP6, CMIP7 and CORDEX have them: names, folders, contents."""
+"""The files of the invented datasets, as CMIP6 and CORDEX have them: names, folders, contents."""
 
 from __future__ import annotations
 
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 import xarray as xr
@@ -35,22 +34,12 @@ _FIXED_ATTRIBUTES = {
 }
 _HEIGHTS = {"tasmax": 2.0, "tasmin": 2.0, "tas": 2.0, "hurs": 2.0, "sfcWind": 10.0}
 _MAPPING = "rotated_pole"
-_BRANDED = {
-    "tasmax": ("tas", "tmax-h2m-hxy-u"),
-    "tasmin": ("tas", "tmin-h2m-hxy-u"),
-    "pr": ("pr", "tavg-u-hxy-u"),
-}
 
 
 def folder_of(source: Source, experiment: str, variable: str) -> str:
     """Return the folder of one variable's files of an experiment, below the demo's."""
     if not source.is_simulation:
         return f"reconstruction/{source.name}"
-    if source.mip_era == "CMIP7":
-        run = f"{activity_of(source, experiment)}/{INSTITUTION}/{source.name}/{experiment}/{source.member}"
-        held, suffix = _BRANDED[variable]
-        dataset = f"{_region_of(experiment)}/day/{held}/{suffix}/g999/v20260901"
-        return f"simulation/MIP-DRS7/CMIP7/{run}/{dataset}"
     run = f"{source.name}/{experiment}/{source.member}"
     if source.driver:
         driver, member = source.driver
@@ -62,11 +51,6 @@ def _table_of(variable: str) -> str:
     return "fx" if variable in _FIXED_ATTRIBUTES else "day"
 
 
-def _region_of(experiment: str) -> str:
-    """Return the region's code: in capitals in older files, as data request 1.2.2.2 had it."""
-    return "GLB" if experiment == "historical" else "glb"
-
-
 def activity_of(source: Source, experiment: str) -> str:
     """Return the project within CMIP that an experiment belongs to; regional simulations are dynamical downscaling."""
     if source.driver:
@@ -75,13 +59,10 @@ def activity_of(source: Source, experiment: str) -> str:
 
 
 def file_name(source: Source, experiment: str, variable: str, last_day: str) -> str:
-    """Return a file's name after the template of its CMIP or of CORDEX; `last_day` is month and day, MMDD."""
+    """Return a file's name after the template of CMIP6 or of CORDEX; `last_day` is month and day, MMDD."""
     first, last = source.experiments[experiment]
     table = _table_of(variable)
     dates = f"_{first}{source.begins(experiment)}-{last}{last_day}" if table == "day" else ""
-    if source.mip_era == "CMIP7" and source.is_simulation:
-        dataset = f"{'_'.join(_BRANDED[variable])}_day_{_region_of(experiment)}_g999"
-        return f"{dataset}_{source.name}_{experiment}_{source.member}{dates}.nc"
     if source.driver:
         run = "_".join((source.driver[0], experiment, source.driver[1], INSTITUTION, source.name, source.member))
         return f"{variable}_{source.domain}_{run}_{table}{dates}.nc"
@@ -111,10 +92,6 @@ def dataset_of(source: Source, experiment: str, name: str, values: Field, days: 
         for variable in (ds["time"], ds["time_bnds"], ds[name]):
             chunks = (366, *variable.shape[1:])
             variable.encoding |= {"zlib": True, "complevel": 1, "chunksizes": chunks}
-    if source.mip_era == "CMIP7":
-        ds[name].encoding["missing_value"] = np.float32(1e20)
-        ds[name].attrs["cell_measures"] = "area: areacella"
-        return ds.rename({name: _BRANDED[name][0]})
     return ds
 
 
@@ -193,8 +170,6 @@ def _global_attributes(source: Source, experiment: str, variable: str) -> dict[s
     }
     if source.driver:
         return attributes | _cordex_attributes(source, experiment)
-    if source.mip_era == "CMIP7":
-        return attributes | _cmip7_attributes(source, experiment, variable)
     if source.is_simulation:
         attributes |= {
             "mip_era": "CMIP6",
@@ -221,37 +196,4 @@ def _cordex_attributes(source: Source, experiment: str) -> dict[str, str]:
         "driving_variant_label": member,
         "driving_experiment_id": experiment,
         "version_realization": source.member,
-    }
-
-
-def _cmip7_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
-    """Return the attributes that CMIP7 asks for; the tracking id is made of the file's name."""
-    held, suffix = _BRANDED[variable]
-    attributes = {
-        "Conventions": "CF-1.12",
-        "mip_era": "CMIP7",
-        "drs_specs": "MIP-DRS7",
-        "data_specs_version": "MIP-DS7.1.0.0",
-        "activity_id": activity_of(source, experiment),
-        "experiment_id": experiment,
-        "variant_label": source.member,
-        "realization_index": "r1",
-        "variable_id": held,
-        "branding_suffix": suffix,
-        "branded_variable": f"{held}_{suffix}",
-        "region": _region_of(experiment),
-        "grid_label": "g999",
-        "nominal_resolution": "250 km",
-        "product": "model-output",
-        "license_id": "CC0-1.0",
-        "tracking_id": f"hdl:21.14107/{uuid5(NAMESPACE_URL, f'{source.name} {experiment} {variable}')}",
-    }
-    if experiment == "historical":
-        return attributes | {"parent_experiment_id": "no parent"}
-    return attributes | {
-        "parent_mip_era": "CMIP7",
-        "parent_activity_id": "CMIP",
-        "parent_source_id": source.name,
-        "parent_experiment_id": "historical",
-        "parent_variant_label": source.member,
     }

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from espo_luigi.catalog.build import describe, write_catalog
+from espo_luigi.catalog.build import write_catalog
 from espo_luigi.catalog.read import make_id
 from espo_luigi.demo.files import activity_of, dataset_of, file_name, fixed_dataset_of, folder_of
 from espo_luigi.demo.sources import (
-    CMIP7_SIMULATIONS,
     HUMID_REFERENCE,
     HUMID_SIMULATION,
     INSTITUTION,
@@ -54,16 +53,15 @@ _MAKER = "the demonstration of espo_luigi; all data are invented"
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 230 MB in a few seconds (v2: 60 MB, humid: 30 MB): NetCDF files with the names and attributes of CMIP6
-    or CMIP7, and their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
+    Makes about 230 MB in a few seconds (v2: 60 MB, humid: 30 MB): NetCDF files with the names and attributes of
+    CMIP6, and their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
     Several processes may call it at once.
 
     Parameters
     ----------
     section : mapping
-        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1), `mip_era`,
-        CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, humid those of five
-        variables with humidity, both of CMIP6 only.
+        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1), and
+        `production`: v2 makes the data of ESPO v2's example, humid those of five variables with humidity.
 
     Returns
     -------
@@ -73,15 +71,13 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     Raises
     ------
     ConfigurationError
-        If the section lacks a folder or has an unknown key, era or production, or its seed is not a whole number of 0
+        If the section lacks a folder or has an unknown key or production, or its seed is not a whole number of 0
         or more.
     StoreError
         If the disk refuses.
     """
     folder, seed = _checked(section)
     record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
-    if section.get("mip_era") == "CMIP7":
-        record["mip_era"] = "CMIP7"
     if "production" in section:
         record["production"] = section["production"]
     if _is_made(folder, record):
@@ -95,15 +91,16 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
 
 
 def _checked(section: Mapping[str, Any]) -> tuple[Path, int]:
-    unknown = set(section) - {"folder", "seed", "mip_era", "production"}
-    folder, seed, mip_era = section.get("folder"), section.get("seed", 1), section.get("mip_era", "CMIP6")
+    unknown = set(section) - {"folder", "seed", "production"}
+    folder, seed = section.get("folder"), section.get("seed", 1)
     if unknown or not isinstance(folder, str | os.PathLike) or not str(folder):
-        raise ConfigurationError(f"`demo`: got {dict(section)}, expected a `folder` and, if you like, a `seed`")
-    if mip_era not in ("CMIP6", "CMIP7"):
-        raise ConfigurationError(f"`demo.mip_era`: got {mip_era!r}, expected CMIP6 or CMIP7")
-    if "production" in section and (section["production"] not in _PRODUCTIONS or mip_era != "CMIP6"):
-        got = f"got {section['production']!r} and mip_era {mip_era}"
-        raise ConfigurationError(f"`demo.production`: {got}, expected v2 or humid, of CMIP6, or no such key")
+        raise ConfigurationError(
+            f"`demo`: got {dict(section)}, expected a `folder` and, if you like, `seed` or `production`"
+        )
+    if "production" in section and section["production"] not in _PRODUCTIONS:
+        raise ConfigurationError(
+            f"`demo.production`: got {section['production']!r}, expected v2 or humid, or no such key"
+        )
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"`demo.seed`: got {seed!r}, expected a whole number of 0 or more")
     return Path(os.path.expandvars(folder)).expanduser().absolute(), seed
@@ -125,7 +122,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path, record: Mapping[str, Any]) -> None:
     start = time.monotonic()
-    usual = REFERENCE, CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS, 230
+    usual = REFERENCE, SIMULATIONS, 230
     reference, simulations, size = _PRODUCTIONS.get(record.get("production", ""), usual)
     logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
     with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
@@ -161,10 +158,7 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
             path = Path(folder_of(source, experiment, name)) / file_name(source, experiment, name, days.last_day)
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
             ds.to_netcdf(partial / path, engine="netcdf4")
-            if source.mip_era == "CMIP7":
-                rows.append(describe(partial / path) | {"path": str(folder / path)})
-            else:
-                rows.append(catalog_row(source, experiment, name, folder / path, days.last_day))
+            rows.append(catalog_row(source, experiment, name, folder / path, days.last_day))
     return rows
 
 

@@ -29,7 +29,6 @@ class Source:
     lons: tuple[float, ...]
     calendar: str
     experiments: Mapping[str, tuple[int, int]]
-    mip_era: str = "CMIP6"
     land: tuple[str, ...] = ()
     member: str = MEMBER
     pole: tuple[float, float] | None = None
@@ -164,18 +163,6 @@ SIMULATIONS = (
         calendar="360_day",
         experiments=_SCENARIO,
     ),
-)
-
-
-# Grids and calendars of the same two climates; the experiments of CMIP7, whose history ends in 2021.
-CMIP7_SIMULATIONS = tuple(
-    replace(
-        source,
-        name=source.name.replace("Demo-", "Demo7-"),
-        experiments={"historical": (1950, 2021), "scen7-h": (2022, 2100)},
-        mip_era="CMIP7",
-    )
-    for source in SIMULATIONS
 )
 
 

@@ -39,7 +39,13 @@ class Screen:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._streams = [(handler, handler.stream) for handler in _handlers_of_the_terminal()]
+        names, streams = ("", "espo_luigi", "luigi", "luigi-interface"), (sys.stderr, sys.__stderr__)
+        self._streams = [
+            (handler, handler.stream)
+            for name in names
+            for handler in logging.getLogger(name).handlers
+            if isinstance(handler, logging.StreamHandler) and handler.stream in streams
+        ]
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
 
@@ -88,13 +94,6 @@ class _Above:
 
     def flush(self) -> None:
         self._console.file.flush()
-
-
-def _handlers_of_the_terminal() -> list[Any]:
-    names = ("", "espo_luigi", "luigi", "luigi-interface")
-    handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
-    streams = (sys.stderr, sys.__stderr__)
-    return [each for each in handlers if isinstance(each, logging.StreamHandler) and each.stream in streams]
 
 
 def in_foreground() -> bool:

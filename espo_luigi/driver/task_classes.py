@@ -22,7 +22,10 @@ def check_names(task: type[luigi.Task], base: type[luigi.Task]) -> None:
     ours = [vars(heir).items() for heir in task.__mro__[1:] if heir.__module__.partition(".")[0] == "espo_luigi"]
     needed = {name for items in ours for name, value in items if not isinstance(value, luigi.Parameter)}
     for name in sorted(needed | _luigis_names()):
-        if isinstance(getattr(task, name, None), luigi.Parameter) and not _may_be_set(name):
+        # A class may set `priority`, `retry_count` and other values of Luigi's.
+        is_value = name in _luigis_names() and not callable(getattr(luigi.Task, name, callable))
+        may_be_set = is_value and not name.startswith(("_", "task_", "param_"))
+        if isinstance(getattr(task, name, None), luigi.Parameter) and not may_be_set:
             raise SubmissionError(
                 f"{task.__module__}.{task.__name__}: the parameter {name} has the name of an attribute that every "
                 f"{base.__name__} has; give it another name"
@@ -69,12 +72,6 @@ def _is_amount(name: str, default: Any) -> bool:
 @functools.cache
 def _luigis_names() -> frozenset[str]:
     return frozenset(dir(luigi.Task()))
-
-
-def _may_be_set(name: str) -> bool:
-    """Return True for those attributes of Luigi's that a class may set: `priority`, `retry_count` and so on."""
-    is_value = name in _luigis_names() and not callable(getattr(luigi.Task, name, callable))
-    return is_value and not name.startswith(("_", "task_", "param_"))
 
 
 def has_job(task: Any, base: type[luigi.Task]) -> bool:

@@ -51,14 +51,6 @@ def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
     return {folder for kind in {type(task) for task in tasks} for folder in kind.exclusive_folders()}
 
 
-def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
-    # Wildcards only reach file names, where they are cleaned: what matters is the same for most tasks of a rule.
-    return {
-        (task.get_task_family(), *(str(getattr(task, name)) for name in (*OPTION_NAMES, *RESOURCE_NAMES))): task
-        for task in tasks
-    }.values()
-
-
 class EspoWorker(luigi.worker.Worker):
     """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs deleted.
 
@@ -115,27 +107,26 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
         graph = each_after_its_needs([task], check=True)
-        self._refuse_half(graph)
+        limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        if limit is not None and n > limit:
+            # Luigi would leave out tasks, and what needs them, with a warning for each.
+            raise SubmissionError(
+                f"[worker] task_limit = {limit} is less than the {n} tasks of this run, complete tasks included: leave "
+                "the limit out, or ask for a part of the run"
+            )
         self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             check_packages()
             hold_folders(_exclusive_folders(jobs))
-            different = _different(jobs)
-            engine(settings().engine).check(one.order() for one in different)
+            # Wildcards only reach file names, where they are cleaned: most tasks of a rule are alike otherwise.
+            names = (*OPTION_NAMES, *RESOURCE_NAMES)
+            alike = {(one.get_task_family(), *(str(getattr(one, name)) for name in names)): one for one in jobs}
+            engine(settings().engine).check(one.order() for one in alike.values())
             if not self._is_running:
-                for sentence in without_effect(different):
+                for sentence in without_effect(alike.values()):
                     logger.warning("%s", sentence)
         return graph
-
-    def _refuse_half(self, graph: Graph) -> None:
-        # Luigi would leave out tasks, and what needs them, with a warning for each.
-        limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
-        if limit is not None and n > limit:
-            raise SubmissionError(
-                f"[worker] task_limit = {limit} is less than the {n} tasks of this run, complete tasks included: leave "
-                "the limit out, or ask for a part of the run"
-            )
 
     def _budget(self, task: Task, graph: Graph) -> None:
         """Have the scheduler start tasks only as `[espo] scratch_limit` has room for them."""
@@ -245,7 +236,10 @@ class EspoWorker(luigi.worker.Worker):
         if self._refused:
             board().close("refused")
             return False
-        self._say_how_many_at_once()
+        section, most = SECTIONS.get(settings().engine), self.worker_processes
+        if section is not None and section().max_jobs > most:
+            below = f"[core] workers = {most} is below [{section.__name__}] max_jobs = {section().max_jobs}"
+            logger.info("%s: no more than %d job(s) are submitted at once", below, most)
         self._delete_left_over()
         self._is_running = True
         with watched():
@@ -285,12 +279,6 @@ class EspoWorker(luigi.worker.Worker):
         if told:
             logger.warning("%s", "\n".join(stale_lines(told)))
         board().note_stale(Path(settings().workdir).absolute(), told)
-
-    def _say_how_many_at_once(self) -> None:
-        section, most = SECTIONS.get(settings().engine), self.worker_processes
-        if section is not None and section().max_jobs > most:
-            below = f"[core] workers = {most} is below [{section.__name__}] max_jobs = {section().max_jobs}"
-            logger.info("%s: no more than %d job(s) are submitted at once", below, most)
 
     def _delete_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:

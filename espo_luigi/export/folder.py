@@ -146,15 +146,12 @@ def _kept(path: Path, noted: Mapping[str, Collection[str]], id: str) -> str:
     with disk_errors(path, "read"):
         digest = digest_of_ours(path, lambda descriptor: "" if is_file(descriptor) else "no file")
         if digest and digest[0] in digests:
-            return digest[0] if _export_id(path) == id else ""
+            with open_regular(path) as opened, h5py.File(opened) as file:
+                named = file.attrs.get(EXPORT_ID, "")
+            text = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
+            return digest[0] if text == id else ""
         check_ours(path, by_digest(digests))
     return ""
-
-
-def _export_id(path: Path) -> str:
-    with open_regular(path) as opened, h5py.File(opened) as file:
-        value = file.attrs.get(EXPORT_ID, "")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 class _Notes:

@@ -194,17 +194,13 @@ def _resources(task: SlurmTask, available: Capacity) -> tuple[Resources | None, 
         return None, problem, 1
     asked = task.allocation
     if settings().engine in SECTIONS:
-        return _on_a_cluster(task, asked)
+        key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
+        if key not in _refused:
+            order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
+            fitted, refusals, at_once = room_of(order, batch)
+            _refused[key] = fitted, "; ".join(refusals), 1 if refusals else at_once
+        return _refused[key]
     return asked.fitted(available.largest.cpus, available.largest.memory_bytes) if available.largest else asked, "", 1
-
-
-def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, int]:
-    key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
-    if key not in _refused:
-        order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
-        fitted, refusals, at_once = room_of(order, batch)
-        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else at_once
-    return _refused[key]
 
 
 # By rule, resources and options.

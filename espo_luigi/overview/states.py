@@ -261,7 +261,10 @@ class TaskStates:
             return TaskStatus(TaskState.STALE, changed=changed)
         if found.state is not TaskState.READY:
             return found
-        if problem := problem_of(task) or _missing_files(task):
+        problem, raw_files = problem_of(task), getattr(task, "raw_files", list)
+        if not problem and (missing := [str(path) for path in raw_files() if not os.path.exists(path)]):
+            problem = f"{missing[0]} is missing ({len(missing)} file(s)). Get it, or correct the catalogue."
+        if problem:
             return replace(found, state=TaskState.BLOCKED, why=problem)
         return found if all(map(self.is_complete, task.deps())) else replace(found, state=TaskState.TO_COME)
 
@@ -312,11 +315,6 @@ def problem_of(task: SlurmTask) -> str:
     except (EspoError, OSError) as error:
         return str(error)
     return ""
-
-
-def _missing_files(task: SlurmTask) -> str:
-    missing = [str(path) for path in getattr(task, "raw_files", list)() if not os.path.exists(path)]
-    return f"{missing[0]} is missing ({len(missing)} file(s)). Get it, or correct the catalogue." if missing else ""
 
 
 def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:

@@ -55,7 +55,11 @@ def timing(
     run = _Simulation(steps, room, scratch, deletes=deletes)
     run.play()
     no_room = scratch.no_room() if scratch is not None else ""
-    return Timing(run.now, _longest_chain(steps), run.most, run.most_bytes, no_room)
+    # The longest chain of steps that need each other.
+    longest: dict[str, float] = {}
+    for name, step in steps.items():
+        longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)
+    return Timing(run.now, max(longest.values(), default=0.0), run.most, run.most_bytes, no_room)
 
 
 class _Simulation:
@@ -125,13 +129,6 @@ class _Simulation:
     def _note(self, name: str, *, on_disk: int, is_left: bool | None = None) -> None:
         if self._scratch is not None:
             self._scratch.note(name, on_disk=on_disk, is_left=is_left)
-
-
-def _longest_chain(steps: Mapping[str, TimedTask]) -> float:
-    longest: dict[str, float] = {}
-    for name, step in steps.items():
-        longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)
-    return max(longest.values(), default=0.0)
 
 
 # How much there is, or how much a job takes, of each thing that jobs share.

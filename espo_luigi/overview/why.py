@@ -72,20 +72,16 @@ def why(words: Sequence[str], module: str = "") -> str:
     root = chain[-1]
     is_idle = not is_alive(search.states.run) and search.states.of(root).state is TaskState.READY
     if is_idle and start.task_id not in search.to_run:
-        return _about_unneeded(start)
+        paths = [str(target) for target in start.output()]
+        return (
+            f"{start.label()} is not there, and a run of All would not make it: nothing that All lacks is made of it. "
+            f"(Temporary stores are deleted once nothing needs them.) `espo make {shlex.quote(paths[0])}` makes it."
+        )
     found = about(root, search.states)
     if len(chain) == 1:
         return found
     between = ", which waits for ".join(_names(chain)[1:])
     return f"{start.label()} waits for {between}.\n{found}"
-
-
-def _about_unneeded(task: SlurmTask) -> str:
-    paths = [str(target) for target in task.output()]
-    return (
-        f"{task.label()} is not there, and a run of All would not make it: nothing that All lacks is made of it. "
-        f"(Temporary stores are deleted once nothing needs them.) `espo make {shlex.quote(paths[0])}` makes it."
-    )
 
 
 def _about_done(task: SlurmTask, ended: float) -> str:
@@ -149,17 +145,15 @@ def named_task(words: Sequence[str], module: str, ends: Sequence[Task]) -> Slurm
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
         some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
-        hint = "" if found else _nearest_word(rest, tasks)
+        hint = ""
+        if not found:
+            # The first word that fits no task.
+            whole = dict.fromkeys(word for task in tasks for word in words_of(task.wildcards))
+            known = dict.fromkeys(part for word in whole for part in (word, *re.split("[_-]", word)))
+            wrong = next((word for word in rest if not any(fits(task.wildcards, [word]) for task in tasks)), "")
+            hint = nearest(wrong, known, hint=f" (no {wrong}; did you mean {{}}?)")
         raise ParameterError(f"{len(found)} tasks are {' '.join(words)}{hint}, expected one; such as:{some}")
     return found[0]
-
-
-def _nearest_word(words: Sequence[str], tasks: Sequence[SlurmTask]) -> str:
-    """Return the hint for the first word that fits no task."""
-    whole = dict.fromkeys(word for task in tasks for word in words_of(task.wildcards))
-    known = dict.fromkeys(part for word in whole for part in (word, *re.split("[_-]", word)))
-    wrong = next((word for word in words if not any(fits(task.wildcards, [word]) for task in tasks)), "")
-    return nearest(wrong, known, hint=f" (no {wrong}; did you mean {{}}?)")
 
 
 class _Way(NamedTuple):

@@ -129,8 +129,14 @@ def check_dense(partial: Path) -> None:
     Raises `StoreError` if a file is missing or empty, or the consolidated metadata differ from those of the arrays.
     """
     try:
-        for name, array in _arrays(partial):
-            _check_array(partial / name, array)
+        root = load_json(partial / ROOT_METADATA_NAME)
+        for name, array in root["consolidated_metadata"]["metadata"].items():
+            own = load_json(partial / name / ROOT_METADATA_NAME)
+            # Readers use the root's copy.
+            if {**own, "consolidated_metadata": None} != {**array, "consolidated_metadata": None}:
+                raise StoreError(f"{partial}: the metadata of {name} differ from their copy in {ROOT_METADATA_NAME}")
+            if array["node_type"] == "array":
+                _check_array(partial / name, array)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(_deleted(f"{error.filename} is gone")) from error
 
@@ -145,17 +151,6 @@ def _deleted(found: str) -> str:
         f"{found}, which was deleted while it was written. Nothing is published. Another job or another person works "
         "in that folder, or took this job for dead: find out who, and run the task again"
     )
-
-
-def _arrays(partial: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of each array, and its metadata as the root has them, which readers use."""
-    root = load_json(partial / ROOT_METADATA_NAME)
-    for name, array in root["consolidated_metadata"]["metadata"].items():
-        own = load_json(partial / name / ROOT_METADATA_NAME)
-        if {**own, "consolidated_metadata": None} != {**array, "consolidated_metadata": None}:
-            raise StoreError(f"{partial}: the metadata of {name} differ from their copy in {ROOT_METADATA_NAME}")
-        if array["node_type"] == "array":
-            yield name, array
 
 
 def _check_array(folder: Path, array: dict[str, Any]) -> None:

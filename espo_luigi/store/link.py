@@ -107,7 +107,10 @@ def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: st
 def _link_chunks(span: Span, partial: Path, name: Hashable, axis: int, size: int, total: int) -> tuple[int, int]:
     """Link the chunks of a source that are the same in the result; return the rows that they cover."""
     source, start, stop = span
-    if start % size or not _same_layout(_array(source, name), _array(partial, name), axis):
+    theirs, ours = _array(source, name), _array(partial, name)
+    shapes = [[n for i, n in enumerate(array["shape"]) if i != axis] for array in (theirs, ours)]
+    is_alike = shapes[0] == shapes[1] and {**theirs, "shape": None} == {**ours, "shape": None}
+    if start % size or not is_alike:
         return start, start
     whole = stop if stop == total else start + (stop - start) // size * size
     chunks = source / str(name) / "c"
@@ -121,11 +124,6 @@ def _link_chunks(span: Span, partial: Path, name: Hashable, axis: int, size: int
             target.parent.mkdir(parents=True, exist_ok=True)
             _link_or_copy(entry, target)
     return start, whole
-
-
-def _same_layout(one: dict[str, Any], other: dict[str, Any], axis: int) -> bool:
-    shapes = [[n for i, n in enumerate(array["shape"]) if i != axis] for array in (one, other)]
-    return shapes[0] == shapes[1] and {**one, "shape": None} == {**other, "shape": None}
 
 
 def _gaps(covered: Sequence[tuple[int, int]], total: int) -> Rows:

@@ -313,17 +313,13 @@ def _has_whole_directory(file: BinaryIO, size: int) -> bool:
     signature, *_, directory_size, directory_start, comment_length = _END.unpack(file.read(_END.size))
     if signature != b"PK\x05\x06" or comment_length:
         return False
-    if _SENTINEL in (directory_size, directory_start) or _has_zip64(file, end):
+    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+    if _SENTINEL in (directory_size, directory_start) or file.read(4) == b"PK\x06\x07":
         end, directory_size, directory_start = _read_zip64(file, end)
     if directory_start + directory_size != end or directory_start < 0:
         return False
     file.seek(directory_start)
     return file.read(4) == b"PK\x01\x02"
-
-
-def _has_zip64(file: BinaryIO, end: int) -> bool:
-    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
-    return file.read(4) == b"PK\x06\x07"
 
 
 def _read_zip64(file: BinaryIO, end: int) -> tuple[int, int, int]:

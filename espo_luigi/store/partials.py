@@ -71,10 +71,6 @@ def _is_own(partial: Path) -> bool:
     return f".{process_name()}" in partial.name
 
 
-def _is_elsewhere(partial: Path, name: str) -> bool:
-    return not partial.name.startswith(f".{name}.{socket.gethostname()}-")
-
-
 def _is_abandoned(partial: Path) -> bool:
     """Whether the process that made a partial is dead, as far as this host can know, or silent for two days.
 
@@ -146,7 +142,8 @@ def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool
     """
     for partial in _partials_of(path):
         with contextlib.suppress(OSError, StoreError):
-            swept = _is_abandoned(partial) or (published and _is_elsewhere(partial, path.name))
+            is_elsewhere = not partial.name.startswith(f".{path.name}.{socket.gethostname()}-")
+            swept = _is_abandoned(partial) or (published and is_elsewhere)
             if swept and not _is_closed(partial) and not (spare_resumable and _read_start(partial)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 remove_partial(partial)

@@ -133,12 +133,6 @@ def _regular_chunk(name: Hashable, dim: Hashable, sizes: tuple[int, ...]) -> int
     return max(first, 1)
 
 
-def _shard_shape(variable: xr.Variable, chunk: tuple[int, ...], shards: Mapping[Any, int]) -> tuple[int, ...]:
-    """The shard of a variable: as asked, rounded up to whole chunks."""
-    asked = _sizes_along(shards, variable)
-    return tuple(-(-asked.get(dim, size) // size) * size for dim, size in zip(variable.dims, chunk, strict=True))
-
-
 def laid_out_for(
     ds: xr.Dataset,
     chunks: Mapping[Any, int] | None,
@@ -158,7 +152,10 @@ def laid_out_for(
             continue
         unit = encoding[name]["chunks"] = chunk
         if shards and is_data:
-            unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
+            asked = _sizes_along(shards, variable)
+            # As asked, rounded up to whole chunks.
+            sizes = (-(-asked.get(dim, size) // size) * size for dim, size in zip(variable.dims, chunk, strict=True))
+            unit = encoding[name]["shards"] = tuple(sizes)
         if variable.chunks is not None or (is_data and (chunks or shards)):
             laid_out[name] = _in_whole_files(variable, unit)
     return laid_out, encoding

@@ -291,9 +291,7 @@ def test_two_at_once_make_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         {"folder": "x", "seeds": 1},
         {"folder": "x", "seed": -1},
         {"folder": "x", "seed": "a"},
-        {"folder": "x", "mip_era": "CMIP5"},
         {"folder": "x", "production": "v1"},
-        {"folder": "x", "production": "v2", "mip_era": "CMIP7"},
     ],
 )
 def test_a_wrong_section_is_refused(

@@ -54,6 +54,5 @@ def ensure_small_demo(folder: Path, **section: object) -> Path:
     """Make the demo's raw data on the small grids in `folder`; processes that find them there use them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(make, "REFERENCE", small_reference())
-        for name in ("SIMULATIONS", "CMIP7_SIMULATIONS"):
-            patch.setattr(make, name, tuple(map(small_simulation, getattr(make, name))))
+        patch.setattr(make, "SIMULATIONS", tuple(map(small_simulation, make.SIMULATIONS)))
         return ensure_demo({"folder": str(folder), "seed": 1, **section})

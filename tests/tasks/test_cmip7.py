@@ -1,4 +1,4 @@
-"""The built-in example of CMIP7, from catalogue to product: two models, history and scenario, every rule."""
+"""Files of CMIP7, from catalogue to product: two models, history and scenario, every rule."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 
 import dask
 import luigi
-import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 import yaml
-from demo_runs import CONFIG, ONE_REGION, use, write_config
+from demo_runs import ONE_REGION, use, write_config
 from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
+from espo_luigi.catalog.build import make_catalog
 from espo_luigi.demo import sources
 from espo_luigi.tasks.base import EspoTask
 
 FIRST, LAST = 2004, 2031
-DAYS = {"Demo7-NoLeap": 365, "Demo7-360Day": 360}
+DAYS = {"Demo-NoLeap": 365, "Demo-360Day": 360}
 SIM_IDS = {name: f"CMIP7_ScenarioMIP_ESPO-DEMO_{name}_scen7-h_r1i1p1f1_global" for name in DAYS}
+HELD = {"tasmax": ("tas", "tmax-h2m-hxy-u"), "tasmin": ("tas", "tmin-h2m-hxy-u"), "pr": ("pr", "tavg-u-hxy-u")}
 SHORT = {
     **ONE_REGION,
     "custom__ref_period": ["2006", "2017"],
@@ -31,20 +33,55 @@ SHORT = {
 }
 
 
+def write_as_cmip7(path: Path, folder: Path) -> None:
+    """Write a file of the demo's simulations as CMIP7 has it: by branding suffix, with a parent and a tracking id."""
+    with xr.open_dataset(path, decode_cf=False) as opened:
+        ds = opened.load()
+    source, searched = ds.attrs["source_id"], ds.attrs["variable_id"]
+    held, suffix = HELD[searched]
+    activity, experiment, region = "CMIP", "historical", "GLB"
+    parent = {"parent_experiment_id": "no parent"}
+    if ds.attrs["experiment_id"] != experiment:
+        parent = {"parent_mip_era": "CMIP7", "parent_activity_id": activity, "parent_experiment_id": experiment}
+        parent |= {"parent_source_id": source, "parent_variant_label": "r1i1p1f1"}
+        activity, experiment, region = "ScenarioMIP", "scen7-h", "glb"
+    run = {"activity_id": activity, "institution_id": "ESPO-DEMO", "source_id": source, "experiment_id": experiment}
+    run |= {"variant_label": "r1i1p1f1", "region": region, "frequency": "day", "variable_id": held}
+    run |= {"branding_suffix": suffix, "grid_label": "g999"}
+    others = {
+        "mip_era": "CMIP7",
+        "drs_specs": "MIP-DRS7",
+        "branded_variable": f"{held}_{suffix}",
+        "product": "model-output",
+    }
+    others |= {"nominal_resolution": "250 km", "realization_index": "r1"}
+    others["tracking_id"] = f"hdl:21.14107/{source}-{experiment}-{searched}"
+    ds[searched].attrs |= {"missing_value": np.float32(1e20), "cell_measures": "area: areacella"}
+    for variable in ds.variables.values():
+        variable.encoding = {} if "_FillValue" in variable.attrs else {"_FillValue": None}
+    place = folder.joinpath("MIP-DRS7", "CMIP7", *run.values(), "v20260901")
+    place.mkdir(parents=True)
+    names = held, suffix, "day", region, "g999", source, experiment, "r1i1p1f1", path.stem.rpartition("_")[2]
+    ds.rename({searched: held}).assign_attrs(run | others | parent).to_netcdf(place / f"{'_'.join(names)}.nc")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run of every task, in this process, on data of fewer years."""
     folder = tmp_path_factory.mktemp("cmip7")
     raw = folder / "raw"
     with pytest.MonkeyPatch.context() as patch:
-        for simulation in sources.CMIP7_SIMULATIONS:
+        for simulation in sources.SIMULATIONS:
             patch.setitem(simulation.experiments, "historical", (FIRST, 2021))
-            patch.setitem(simulation.experiments, "scen7-h", (2022, LAST))
-        ensure_small_demo(raw, mip_era="CMIP7")
+            patch.setitem(simulation.experiments, "ssp585", (2022, LAST))
+        ensure_small_demo(raw)
+    for path in (raw / "simulation").rglob("*.nc"):
+        write_as_cmip7(path, folder / "cmip7")
+    make_catalog(folder / "cmip7", folder / "cmip7.json")
     files = write_config(folder, raw, **SHORT)
-    # As `load` merges config/demo/cmip7.yml, in this folder.
-    text = (CONFIG / "cmip7.yml").read_text().replace("espo-demo-cmip7/raw", str(raw))
-    overlay = yaml.safe_load(text.replace("espo-demo-cmip7", str(folder)))
+    criteria = {"mip_era": "CMIP7", "experiment": ["scen7-h"], "source": list(DAYS)}
+    search = {"data_catalogs": [str(folder / "cmip7.json")], "other_search_criteria": criteria}
+    overlay = {"extraction": {"simulation": {"search_data_catalogs": search}}, "clean_up": {"problems": []}}
     (folder / "cmip7.yml").write_text(yaml.safe_dump(overlay))
     use([*files, folder / "cmip7.yml"], folder)
     done: set[str] = set()
@@ -64,23 +101,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
 
 
-def test_the_files_are_as_cmip7_publishes_them(made: Path) -> None:
-    paths = sorted((made / "raw/simulation").rglob("*.nc"))
-    assert len(paths) == 12
-    folder = paths[0].relative_to(made / "raw/simulation").parts[:-1]
-    assert folder[:2] == ("MIP-DRS7", "CMIP7") and len(folder) == 13 and folder[-1] == "v20260901"
-    assert {path.name.split("_")[3] for path in paths} == {"GLB", "glb"}
-    for path in paths:
-        with netCDF4.Dataset(path) as file:
-            held = file.variables[file.variable_id]
-            assert held._FillValue == held.missing_value == np.float32(1e20)
-            assert file.tracking_id.startswith("hdl:21.14107/") and file.mip_era == "CMIP7"
-            stamps, limits = file.variables["time"][:], file.variables[file.variables["time"].bounds][:]
-            assert set(stamps % 1) == {0.5} and (limits.mean(axis=1) == stamps).all()
-
-
 def test_the_catalogue_has_the_variables_that_people_search(made: Path) -> None:
-    with (made / "raw/simulation.csv").open() as file:
+    with (made / "cmip7.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {(row["variable"], row["branding_suffix"]) for row in rows} == {
         ("('tasmax',)", "tmax-h2m-hxy-u"),
@@ -118,7 +140,7 @@ def test_the_scenario_covers_history_and_future_and_says_what_it_is(made: Path, 
 
 
 def test_the_scenario_has_the_references_climate_over_the_calibration(made: Path) -> None:
-    sim_id = SIM_IDS["Demo7-NoLeap"]
+    sim_id = SIM_IDS["Demo-NoLeap"]
     scenario = store.open_store(made / f"final/final/NAM/day+{sim_id}+NAM_{FIRST}-{LAST}.zarr.zip")
     calibration = scenario[["tasmax", "pr"]].sel(time=slice("2006", "2017")).load()
     reference = store.open_store(made / "final/reference/Demo-Land+south+noleap.zarr")
@@ -132,7 +154,7 @@ def test_the_scenario_has_the_references_climate_over_the_calibration(made: Path
 def test_the_tracking_ids_of_all_inputs_are_in_the_marker(made: Path, source: str) -> None:
     marker = store.read_marker(made / f"final/checks/NAM/{SIM_IDS[source]}+NAM_input.csv")
     assert marker is not None
-    files = sorted((made / "raw/simulation").rglob(f"*{source}*.nc"))
+    files = sorted((made / "cmip7").rglob(f"*{source}*.nc"))
     assert sorted(marker.inputs) == [str(path) for path in files] and len(files) == 6
     ids = set(marker.inputs.values())
     assert len(ids) == 6 and all(text.startswith("hdl:21.14107/") for text in ids)

@@ -63,7 +63,14 @@ class Pilot:
         while self._running or (self._waiting and not self._stopping):
             self._start_some()
             signal.sigtimedwait({signal.SIGCHLD}, 1.0)
-            self._reap()
+            while self._running:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                ended = self._running.pop(pid, None)
+                # While the whole bundle is being stopped, nothing is written: the scheduler has the cause.
+                if ended is not None and not self._stopping:
+                    _note_end(ended, os.waitstatus_to_exitcode(status))
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:
@@ -82,16 +89,6 @@ class Pilot:
                 return
             self._refused_since = None
             self._running[pid] = member
-
-    def _reap(self) -> None:
-        while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            member = self._running.pop(pid, None)
-            # While the whole bundle is being stopped, nothing is written: the scheduler has the cause.
-            if member is not None and not self._stopping:
-                _note_end(member, os.waitstatus_to_exitcode(status))
 
     def _stop(self, *_: object) -> None:
         self._stopping = True

@@ -59,7 +59,11 @@ def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
     if kind == PILOT:
         script = render_script(replace(bundle.members[0], argv=bundle.pilot), header)
     else:
-        body, files = _render_steps(bundle) if kind == STEPS else (_render_array(bundle), files)
+        if kind == STEPS:
+            body, files = _render_steps(bundle)
+        else:
+            scripts = "\n".join(f"    {shlex.quote(checked('script', path))}" for path in bundle.scripts)
+            body = f'members=(\n{scripts}\n)\nexec bash -- "${{members[SLURM_ARRAY_TASK_ID]}}"\n'
         script = "\n".join(["#!/bin/bash", *header, "", body])
     members = tuple(_render_member(values, kind) for values in bundle.members)
     return BundleText(script, members, ("sbatch", "--parsable", *arguments), files)
@@ -108,11 +112,6 @@ def _render_member(values: ScriptValues, kind: str) -> str:
     # The pilot has run the setup, and takes the member's environment from the script's output.
     bare = replace(values, options=replace(values.options, setup=""))
     return render_script(bare, (), "$SLURM_JOB_ID", [sizes, stop], lambda _: shell_text(_PILOT_MEMBER))
-
-
-def _render_array(bundle: BundleValues) -> str:
-    scripts = "\n".join(f"    {shlex.quote(checked('script', path))}" for path in bundle.scripts)
-    return f'members=(\n{scripts}\n)\nexec bash -- "${{members[SLURM_ARRAY_TASK_ID]}}"\n'
 
 
 def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:

@@ -244,7 +244,10 @@ class Submitter:
     def _bundle_values(self, name: str, orders: Sequence[JobOrder], records: Sequence[Record]) -> BundleValues:
         first, listing = orders[0], str(self._store.script_path(name).with_suffix(".json"))
         bundling = bundling_of(first, self.settings)
-        patterns = self._log_patterns(orders)
+        kind, per_step = bundling.kind, bundling.per_step
+        # The tasks of a step log where its first does, but for their number.
+        named = [orders[place - place % per_step] if kind == STEPS else order for place, order in enumerate(orders)]
+        patterns = [self._log_pattern(order, kind, place % per_step) for place, order in enumerate(named)]
         members = [
             self._script_values(order, replace(record, log_pattern=pattern))
             for order, record, pattern in zip(orders, records, patterns, strict=True)
@@ -266,13 +269,6 @@ class Submitter:
     def _log_pattern(self, order: JobOrder, *bundle_and_task: Any) -> str:
         log_dir = str(self.settings.log_dir)
         return self._scheduler.log_pattern(log_dir, order.family, order.wildcards, *bundle_and_task)
-
-    def _log_patterns(self, orders: Sequence[JobOrder]) -> list[str]:
-        """Where each logs: the tasks of a step where its first does, but for their number."""
-        bundling = bundling_of(orders[0], self.settings)
-        kind, per_step = bundling.kind, bundling.per_step
-        named = [orders[place - place % per_step] if kind == STEPS else order for place, order in enumerate(orders)]
-        return [self._log_pattern(order, kind, place % per_step) for place, order in enumerate(named)]
 
     def _kind(self, job: Job) -> tuple[Bundling, ScriptValues]:
         """What is equal for jobs that may go together."""

@@ -24,7 +24,6 @@ from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, day_of
-from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import LATITUDE_NAMES, LONGITUDE_NAMES, as_maps, beyond_the_grid, subset_boxes
 from espo_luigi.science.extract.input_counts import doubtful_fill
 from espo_luigi.science.extract.input_problems import (
@@ -37,6 +36,7 @@ from espo_luigi.science.extract.input_problems import (
 )
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.grid import cells_in
+from espo_luigi.science.problems import InputProblem
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 logger = logging.getLogger(__name__)

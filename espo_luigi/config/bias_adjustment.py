@@ -39,8 +39,9 @@ from espo_luigi.fields import (
     file_name_part,
 )
 from espo_luigi.methods.base import Method, method_named, problem
+from espo_luigi.methods.names import METHODS, TOGETHER, Engine
 from espo_luigi.methods.xsdba import Adjusting, Training
-from espo_luigi.science.choices import METHODS, TOGETHER, Consistency, Engine
+from espo_luigi.science.derivations import Consistency
 
 
 def _of_the_method(section: str) -> WrapValidator:

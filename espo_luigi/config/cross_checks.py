@@ -17,9 +17,11 @@ from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
+from espo_luigi.methods.names import TOGETHER
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
-from espo_luigi.science.choices import FLAGS, NEEDED_FOR, TOGETHER, each_period
-from espo_luigi.science.derivations import DERIVATIONS
+from espo_luigi.science.derivations import DERIVATIONS, NEEDED_FOR
+from espo_luigi.science.periods import each_period
+from espo_luigi.science.problems import FLAGS
 from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import TOGETHER, each_period
+from espo_luigi.methods.names import TOGETHER
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 Usual = Literal["2026-12"]

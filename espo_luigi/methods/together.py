@@ -38,9 +38,9 @@ from espo_luigi.methods.xsdba import (
 )
 from espo_luigi.science import seeds
 from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.finalize.radiation import potential_radiation
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import threshold_in
 
 logger = logging.getLogger(__name__)

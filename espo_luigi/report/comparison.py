@@ -14,12 +14,12 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.errors import StoreError
+from espo_luigi.methods.names import METHODS
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import Product, find_products
 from espo_luigi.report.drawings import Drawing, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
-from espo_luigi.science.choices import METHODS
 from espo_luigi.science.diagnose import apart
 
 # Of the products of one production alone, lines and page show so many.

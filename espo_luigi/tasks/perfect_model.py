@@ -20,10 +20,11 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
 from espo_luigi.methods.base import Method, checked, method_named
+from espo_luigi.methods.names import DEFAULT_METHOD, METHODS
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
+from espo_luigi.science.periods import each_period
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter

@@ -19,14 +19,13 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import blocks
+from espo_luigi.methods.names import DEFAULT_METHOD
 from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
-from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.choices import DEFAULT_METHOD
+from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
-from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.seeds import cell_generator

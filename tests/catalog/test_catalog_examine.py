@@ -15,7 +15,7 @@ from examined_files import BOX, CALENDARS, LAT, LON, UNITS, YEARS, Files, change
 from espo_luigi.catalog import open_match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import UnusableInput
+from espo_luigi.science.problems import UnusableInput
 
 
 @pytest.fixture(params=CALENDARS)

@@ -10,7 +10,7 @@ import pytest
 from espo_luigi.config import RunConfig
 from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import INPUT_PROBLEMS, DoubtfulInput, SuspiciousInput, UnusableInput
+from espo_luigi.science.problems import INPUT_PROBLEMS, DoubtfulInput, SuspiciousInput, UnusableInput
 
 Load = Callable[..., RunConfig]
 

@@ -21,7 +21,7 @@ def parameters(function: Any) -> dict[str, bool]:
 def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
     import xsdba
 
-    from espo_luigi.science.choices import METHODS
+    from espo_luigi.methods.names import METHODS
 
     assert tuple(METHOD_ARGUMENTS) == METHODS
     for name, table in METHOD_ARGUMENTS.items():

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
-from espo_luigi.science.choices import SuspiciousInput
+from espo_luigi.science.attributes import LET_THROUGH
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
-from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
+from espo_luigi.science.finalize.gaps import with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
+from espo_luigi.science.problems import SuspiciousInput
 from espo_luigi.science.variables import VARIABLES, Variable
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}

@@ -19,8 +19,8 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.grid import cells_in, cut_to
+from espo_luigi.science.problems import FLAGS, Flag
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable

@@ -17,11 +17,11 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
 from espo_luigi.science.calendar import day_of, joined, whole_years
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.grid import extent
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import as_difference, as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 

@@ -15,9 +15,9 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, wanted_days
+from espo_luigi.science.problems import InputProblem
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 

@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, day_of
-from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.problems import InputProblem
 from espo_luigi.science.variables import Variable, variable
 
 # The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.

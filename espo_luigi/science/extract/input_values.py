@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
+from espo_luigi.science.problems import FLAGS, InputProblem
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import NEEDED_FOR, Consistency
-from espo_luigi.science.derivations import daily_temperature_range
+from espo_luigi.science.derivations import NEEDED_FOR, Consistency, daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
 
 

@@ -1,32 +1,10 @@
-"""What some arguments may be, for the functions that take them and for the configuration; imports nothing heavy."""
+"""Kinds of health checks, of problems of raw files, and of flags: their names and words; imports nothing heavy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
-
-Method = Literal[
-    "DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "LOCI", "Scaling"
-]  # fmt: skip
-METHODS: tuple[str, ...] = get_args(Method)
-# Those that adjust several variables together.
-TOGETHER = ("MBCn", "OTC", "dOTC")
-DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
-# What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
-Engine = Literal["auto", "xsdba"]
-
-AlignOn = Literal["year", "date"]
-
-# tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
-Consistency = Literal["derived", "swap", "dqm-dtr"]
-# The variables that are made so, and the adjusted variables that each way takes.
-TEMPERATURES = ("tasmax", "tasmin")
-NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
-    "derived": ("tasmax", "dtr"),
-    "swap": ("tasmax", "tasmin"),
-    "dqm-dtr": ("tasmax", "tasmin", "dtr"),
-}
+from typing import Literal, get_args
 
 Check = Literal[
     "structure",
@@ -42,24 +20,6 @@ Check = Literal[
 ]
 CHECKS: tuple[str, ...] = get_args(Check)
 
-# xESMF's ways to put values outside of the source's grid.
-ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
-# xESMF's words for the interpolation.
-RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
-
-# With xclim's own prefix, and without.
-MissingMethod = Literal[
-    "any", "some_but_not_all", "at_least_n_valid", "pct", "wmo",
-    "missing_any", "missing_some_but_not_all", "missing_pct", "missing_wmo",
-]  # fmt: skip
-
-# What the adjustment does to a day's value besides mapping it between quantiles: noise takes the place of a value under
-# a threshold, a dry day is made wet, a value beyond the calibration's quantiles gets the last one's factor, a value in
-# the tail is kept. The kernels count days in this order.
-TREATED = "treated"
-# The same by day, as bits.
-MARKS = "marks"
-TREATMENTS = ("jittered", "made_wet", "extrapolated", "limited")
 
 # What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.
 UnusableInput = Literal[
@@ -127,14 +87,3 @@ FLAGS: Mapping[str, Flag] = {
     "wind_values_outside_of_bounds": Flag("impossible winds", units="m s-1"),
     LAND_FLAG: Flag("cells without data", "land cells of the reference without data on all days of a chunk of time"),
 }
-
-
-def each_period(periods: Any) -> list[Any]:
-    """Return a single period (`[first, last]`) or several as a list of periods, unchecked."""
-    several = isinstance(periods, list | tuple) and periods and isinstance(periods[0], list | tuple)
-    return list(periods) if several else [periods]
-
-
-# The checks of `espo validate`.
-_OfFiles = Literal["checksums", "files", "times", "cells", "variables", "bounds"]
-Validated = Literal[_OfFiles, "magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"]

@@ -96,7 +96,7 @@ def cut_to(cells: slice, reference: xr.Dataset, members: Sequence[xr.Dataset]) -
 def adjust_block(run: Any, pool: str, piece: str, block: tuple[xr.Dataset, list[xr.Dataset]]) -> Seconds:
     """CPU seconds of training, adjusting, and making temperatures consistent."""
     from espo_luigi.methods import blocks
-    from espo_luigi.science.choices import NEEDED_FOR
+    from espo_luigi.science.derivations import NEEDED_FOR
     from espo_luigi.science.finalize import consistency
     from espo_luigi.tasks.adjustment import MAKERS, Train
 

@@ -38,10 +38,9 @@ from espo_luigi.overview.states import StatusJson
 from espo_luigi.publication.retractions import Checked
 from espo_luigi.report.comparison import Comparison
 from espo_luigi.report.reading import RuleFigures
-from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.limits import INPUT_PROBLEMS
+from espo_luigi.science.limits import FLAGS, INPUT_PROBLEMS, Flag
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables

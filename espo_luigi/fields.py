@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError, nearest
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.quantities import Quantity
 
 Registered = TypeVar("Registered")

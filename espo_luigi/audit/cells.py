@@ -16,8 +16,8 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science import stack
+from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.calendar import fill_in_time
-from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import DAYS_OF_A_GAP

@@ -27,6 +27,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.audit import cells, integrity, outcomes, sample
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
+from espo_luigi.config.health_checks import Validated
 from espo_luigi.config.health_checks import Validation as Thresholds
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.export.folder import OWNER_NAME
@@ -36,7 +37,7 @@ from espo_luigi.publication import release
 from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import check_ours
-from espo_luigi.science.choices import Validated
+from espo_luigi.science.attributes import CELLS_WITHOUT_DATA, IMPOSSIBLE_VALUES
 from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
@@ -270,7 +271,7 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
             limits = -np.inf, np.inf
             impossible.append(f"{name}: {error}")
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
-    allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
+    allowed = int(ds.attrs.get(IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
     grid = b"".join(ds[dim].values.astype("f4").tobytes() for dim in y_x)
     shares, land = dict[str, np.ndarray](), seen.lands.get(grid, sea.values)
     # NetCDF files may have rounded coordinates, which the reference lacks.
@@ -330,7 +331,7 @@ def _cells(seen: _Seen) -> Iterator[str]:
     for product, var, share in maps:
         allowed, land = always + gaps.allowed_gaps(product.attrs, _NO_LAND), seen.lands[product.grid]
         # Cells that a product counts lack years. Single days of any cell are missing for other reasons only.
-        others = {name: value for name, value in product.attrs.items() if name != gaps.CELLS_WITHOUT_DATA}
+        others = {name: value for name, value in product.attrs.items() if name != CELLS_WITHOUT_DATA}
         lacks = share == 0 if gaps.may_lack_values(others, _NO_LAND, var) else share < 1
         if (number := int((land & lacks).sum())) > allowed:
             yield f"{product.name}: {var} lacks days in {number} of {land.sum()} land cells; expected {allowed} at most"

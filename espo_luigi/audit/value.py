@@ -16,11 +16,10 @@ from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, quality, stack
 from espo_luigi.science import regrid as cascade
+from espo_luigi.science.attributes import REPAIRS
 from espo_luigi.science.calendar import TimeAxis, day_of
-from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.derivations import way_from
-from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, way_from
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import convert_to
 from espo_luigi.store.marker import processor

@@ -11,7 +11,7 @@ from typing import Any
 
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset, parse_date
 from espo_luigi.errors import CatalogError, as_text, nearest
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 
 logger = logging.getLogger(__name__)
 

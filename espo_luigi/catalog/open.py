@@ -21,7 +21,8 @@ from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
-from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.attributes import INSERTED_DAYS
+from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days

@@ -37,7 +37,7 @@ from espo_luigi.fields import (
 )
 from espo_luigi.methods.base import METHODS, TOGETHER, Engine, Method, method_named, problem
 from espo_luigi.methods.xsdba import Adjusting, Training
-from espo_luigi.science.choices import Consistency
+from espo_luigi.science.derivations import Consistency
 
 
 def _of_the_method(section: str) -> WrapValidator:

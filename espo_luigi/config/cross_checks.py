@@ -16,9 +16,10 @@ from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import check_threshold, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
-from espo_luigi.science.choices import FLAGS, NEEDED_FOR, each_period
-from espo_luigi.science.derivations import DERIVATIONS
+from espo_luigi.science.derivations import DERIVATIONS, NEEDED_FOR
 from espo_luigi.science.geometry.boxes import TOLERANCE, missing_sides, overlap
+from espo_luigi.science.limits import FLAGS
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import variable
 
 logger = logging.getLogger(__name__)

@@ -36,9 +36,19 @@ from espo_luigi.fields import (
     Unit,
     find_file,
 )
-from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod, Validated
 from espo_luigi.science.geometry.polygons import read_polygons
+from espo_luigi.science.limits import FLAGS, LAND_FLAG, Check
 from espo_luigi.science.variables import variable
+
+# With xclim's own prefix, and without.
+MissingMethod = Literal[
+    "any", "some_but_not_all", "at_least_n_valid", "pct", "wmo",
+    "missing_any", "missing_some_but_not_all", "missing_pct", "missing_wmo",
+]  # fmt: skip
+
+# The checks of `espo validate`.
+_OfFiles = Literal["checksums", "files", "times", "cells", "variables", "bounds"]
+Validated = Literal[_OfFiles, "magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"]
 
 Share = Annotated[float, Field(ge=0)]
 

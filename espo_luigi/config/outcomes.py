@@ -31,8 +31,8 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.files import MOST_JSON_BYTES, leads_out, read_bytes
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.definitions import fault_in
+from espo_luigi.science.periods import each_period
 
 logger = logging.getLogger(__name__)
 Dataset = Literal["scenario", "simulation", "reference"]

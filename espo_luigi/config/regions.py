@@ -25,8 +25,8 @@ from espo_luigi.fields import (
     Section,
     file_name_part,
 )
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.geometry.boxes import Box
+from espo_luigi.science.periods import each_period
 
 Calendar = Literal[
     "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "all_leap", "366_day"

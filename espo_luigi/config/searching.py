@@ -29,10 +29,13 @@ from espo_luigi.fields import (
     Unit,
 )
 from espo_luigi.redaction import redacted
-from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.attributes import RegridMethod
 from espo_luigi.science.geometry.boxes import Box, made_edges
 from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.variables import Filling
+
+# xESMF's ways to put values outside of the source's grid.
+ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.
 _MOST_CELLS = 10_000_000

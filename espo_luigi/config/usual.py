@@ -11,7 +11,7 @@ from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods.base import TOGETHER
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 Usual = Literal["2026-12"]

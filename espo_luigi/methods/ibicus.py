@@ -20,8 +20,8 @@ from pydantic_core import InitErrorDetails
 from espo_luigi.errors import ConfigurationError, DataError, nearest
 from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, problem
 from espo_luigi.science import seeds
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import convert_to
 
 DEBIASERS = (

@@ -47,7 +47,7 @@ from espo_luigi.methods.base import (
 )
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
     import xarray as xr

@@ -14,10 +14,9 @@ from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import as_shown
-from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.quality import CELLS
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable as row_of

@@ -13,6 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.attributes import INSERTED_DAYS
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.variables import Filling
 
@@ -33,8 +34,7 @@ _ORDER = ("360_day", "noleap", "standard", "all_leap")
 # Calendars all of whose years are equal.
 DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
 SECONDS_PER_DAY = 86400
-# A global attribute: the days that no file had, as YYYY-MM-DD, joined by commas.
-INSERTED_DAYS = "espo_luigi_inserted_days"
+AlignOn = Literal["year", "date"]
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
 _EPOCH = f"days since {_START}"

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from espo_luigi.science.attributes import DERIVED_FROM
 from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
 
 if TYPE_CHECKING:  # the configuration, which reads the registry, needs none of xarray and xclim
     import xarray as xr
 
-# An attribute of derived variables: what they are made of.
-DERIVED_FROM = "espo_luigi_derived_from"
+# tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
+Consistency = Literal["derived", "swap", "dqm-dtr"]
+# The variables that are made so, and the adjusted variables that each way takes.
+TEMPERATURES = ("tasmax", "tasmin")
+NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
+    "derived": ("tasmax", "dtr"),
+    "swap": ("tasmax", "tasmin"),
+    "dqm-dtr": ("tasmax", "tasmin", "dtr"),
+}
+
 _ADJUSTED = "bias_adjustment"
 # Air without vapour has no dew point; of this much, it is 184 K near sea level.
 _DRIEST = 2e-7

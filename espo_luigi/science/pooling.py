@@ -10,10 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of
+from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, INSERTED_DAYS, LET_THROUGH, REPAIRS
+from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.chunks import REALIZATION, join
-from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, LET_THROUGH
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
 _OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}

@@ -17,10 +17,15 @@ import xarray as xr
 from scipy import sparse
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import RegridMethod
+from espo_luigi.science.attributes import (
+    CELLS_WITHOUT_DATA,
+    EXTRAPOLATED_CELLS,
+    INCOMPLETE,
+    REGRID_METHODS,
+    RegridMethod,
+)
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
-from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
 from espo_luigi.science.quality import without_mark
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
@@ -42,8 +47,6 @@ _OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "do
 _MASK = "mask"
 BOUNDS = ("lat_bounds", "lon_bounds")
 """The source's coordinates that say where its cells end: (lat, 2) and (lon, 2), or (y, x, 4) of a 2-D lat and lon."""
-METHODS = "espo_luigi_regrid_method"
-"""A global attribute: how each variable was regridded, if it was not bilinear for all."""
 # The part of a cell that round-off may leave uncovered.
 _UNCOVERED = 1e-6
 
@@ -669,7 +672,7 @@ def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Ha
 def _methods_told(weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:
     if all(its.method == "bilinear" for its in weights.values()):
         return {}
-    return {METHODS: ", ".join(f"{name}: {its.method}" for name, its in weights.items())}
+    return {REGRID_METHODS: ", ".join(f"{name}: {its.method}" for name, its in weights.items())}
 
 
 def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:

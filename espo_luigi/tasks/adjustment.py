@@ -18,7 +18,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, quality, stack
-from espo_luigi.science.choices import MARKS
+from espo_luigi.science.attributes import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.display import wet_day
 from espo_luigi.science.geometry.cells import horizontal_dims

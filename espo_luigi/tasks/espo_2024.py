@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import xarray as xr
 
 from espo_luigi.config import RunConfig
-from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
+from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask

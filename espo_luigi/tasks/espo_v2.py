@@ -9,7 +9,7 @@ import xarray as xr
 from espo_luigi.catalog import Match
 from espo_luigi.config import RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError
-from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
+from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask

@@ -21,10 +21,10 @@ from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.redaction import without_secrets
+from espo_luigi.science.attributes import LET_THROUGH
 from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.diagnose.flags import limits_of
 from espo_luigi.science.extract.input_problems import Problem
-from espo_luigi.science.finalize.gaps import LET_THROUGH
 from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_box
 from espo_luigi.science.limits import INPUT_PROBLEMS
 from espo_luigi.science.regrid import BOUNDS, horizontal_of

@@ -23,7 +23,7 @@ from espo_luigi.methods.base import DEFAULT_METHOD, METHODS, Method, checked, me
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.periods import each_period
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter

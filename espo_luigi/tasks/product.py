@@ -17,9 +17,9 @@ from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
-from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
+from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, LET_THROUGH, TREATED
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
-from espo_luigi.science.derivations import with_derived
+from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
@@ -61,7 +61,7 @@ class ProductTask(EspoTask):
     def read_for(self, outputs: Iterable[xr.Dataset]) -> list[str]:
         """Return the key that let impossible values through, if there are any in the outputs."""
         names = (str(name) for dataset in outputs for name in dataset.attrs)
-        return [ON_IMPOSSIBLE] if any(name.startswith(gaps.IMPOSSIBLE_VALUES) for name in names) else []
+        return [ON_IMPOSSIBLE] if any(name.startswith(IMPOSSIBLE_VALUES) for name in names) else []
 
     def with_possible_values(
         self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Variable] | None = None, **options: Any
@@ -157,8 +157,8 @@ class Swap(ProductTask):
             name: made[quality.beside(made, [name])].assign_attrs(attrs | {"cat:variable": name})
             for name in (*TEMPERATURES, "dtrpreswap")
         }
-        if gaps.IMPOSSIBLE_VALUES in made.attrs:
-            told = pooling.told_of_members(gaps.IMPOSSIBLE_VALUES, gaps.count_crossed(made))
+        if IMPOSSIBLE_VALUES in made.attrs:
+            told = pooling.told_of_members(IMPOSSIBLE_VALUES, gaps.count_crossed(made))
             outputs["tasmin"] = outputs["tasmin"].assign_attrs(told)
         for name in outputs.keys() & given.keys():
             if TREATED in given[name]:
@@ -418,7 +418,7 @@ class JoinTask(ProductTask):
             table=self.context.config.table,
             limits=self.limits_of_flags(cells, reference),
         )
-        crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
+        crossed = sum(int(dataset.attrs.get(IMPOSSIBLE_VALUES, 0)) for dataset in members)
         return self.with_possible_values(made, land.cells, which=self.limits, known=crossed)
 
     def treatment(self) -> finalize.Treatment:
@@ -438,7 +438,7 @@ def _whole_land(grids: list[xr.Dataset], extracted: list[xr.Dataset], days: int)
     """The whole domain's land, or its part inside of the outline of a regional simulation's grid, `extracted`."""
     grid, lands = grids[0].drop_vars("land"), [grid["land"] for grid in grids]
     incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
-    told = {name: text for name, text in lands[0].attrs.items() if name == gaps.LET_THROUGH}
+    told = {name: text for name, text in lands[0].attrs.items() if name == LET_THROUGH}
     land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete} | told)
     if not extracted:
         return finalize.Land(land, grid, days=days)

@@ -23,11 +23,10 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import DEFAULT_METHOD
 from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import display, grid, stack
-from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import added_value, climate_aspects, flags, summaries
-from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims

@@ -16,6 +16,7 @@ from espo_luigi.catalog.open import on_grid_of, open_grid
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, quality, regrid
+from espo_luigi.science.attributes import INCOMPLETE
 from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
@@ -111,7 +112,7 @@ class Extract(EspoTask):
         written = store.open_store(path)
         for row in idle_repairs(written):
             logger.warning("the repair (%s) changes nothing in %s. Correct or remove it.", row, self.sim_id)
-        incomplete = written[gaps.INCOMPLETE]
+        incomplete = written[INCOMPLETE]
         if incomplete.any():
             logger.warning(
                 "%s lacks a year's values or more in %d of %d cells; the scenario's cells around them will, too",

@@ -16,7 +16,7 @@ from espo_luigi import store
 from espo_luigi.audit import cells, sample
 from espo_luigi.audit.value import other_versions, step_of
 from espo_luigi.errors import DataError, ParameterError
-from espo_luigi.science.choices import TREATED
+from espo_luigi.science.attributes import TREATED
 from espo_luigi.store.marker import processor
 
 # Two pieces of two rows each; # is land.

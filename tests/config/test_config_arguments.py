@@ -206,7 +206,7 @@ def test_arguments_are_frozen(load_with: Any) -> None:
 def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 
-    from espo_luigi.science.choices import MissingMethod
+    from espo_luigi.config.health_checks import MissingMethod
     from espo_luigi.science.diagnose.flags import method_of, some_but_not_all
 
     known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo, some_but_not_all}

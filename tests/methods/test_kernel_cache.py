@@ -42,13 +42,10 @@ print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path
 
 @pytest.fixture()
 def copy(tmp_path: Path) -> Path:
-    """A folder with a copy of the package's science and the toy kernel."""
+    """A folder with copies of the package's modules and the toy kernel."""
     (tmp_path / "espo_luigi" / "methods" / "dqm" / "kernels").mkdir(parents=True)
-    (tmp_path / "espo_luigi" / "science").mkdir()
     for module in (
         "__init__.py",
-        "science/__init__.py",
-        "science/choices.py",
         "methods/__init__.py",
         "methods/dqm/__init__.py",
         "methods/dqm/kernels/__init__.py",

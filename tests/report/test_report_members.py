@@ -12,7 +12,7 @@ from espo_luigi.report.html import Picture, Table
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.members import means_of, members_section
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.attributes import REPAIRS
 
 POOL = "ScenarioMIP_Model_ssp585"
 MARKER = store.Marker("Example", {}, {}, {}, "abc")

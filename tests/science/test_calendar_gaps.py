@@ -9,7 +9,8 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import calendar
-from espo_luigi.science.calendar import INSERTED_DAYS, insert_days, without_inserted_days
+from espo_luigi.science.attributes import INSERTED_DAYS
+from espo_luigi.science.calendar import insert_days, without_inserted_days
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.variables import VARIABLES
 

@@ -14,10 +14,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import RegridMethod
+from espo_luigi.science.attributes import EXTRAPOLATED_CELLS, REGRID_METHODS, RegridMethod
 from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
-from espo_luigi.science.finalize.gaps import EXTRAPOLATED_CELLS
-from espo_luigi.science.regrid import METHODS, check_covered, part_reached, regrid, regrid_cells, weigh
+from espo_luigi.science.regrid import check_covered, part_reached, regrid, regrid_cells, weigh
 from espo_luigi.science.sphere import Grid, unit_vectors
 from espo_luigi.science.stack import grid_of, stack_drop_nans
 
@@ -353,7 +352,7 @@ def test_each_variable_is_regridded_by_its_method_to_stacked_cells() -> None:
     )
     land = np.isin(np.arange(grid.size), np.flatnonzero(np.random.default_rng(2).random(grid.size) < 0.5))
     np.testing.assert_allclose(found["pr"], by_stages[land].T, rtol=1e-12)
-    assert found.attrs[METHODS] == "tasmax: bilinear, pr: conservative"
+    assert found.attrs[REGRID_METHODS] == "tasmax: bilinear, pr: conservative"
     few = regrid_cells(ds, weigh(ds, points, whole=whole, methods=PR, intermediate_grids=between), np.array([7, 2]))
     np.testing.assert_array_equal(few["pr"].compute(), found["pr"][:, [7, 2]])
 

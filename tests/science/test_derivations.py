@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from xclim import indices
 
-from espo_luigi.science import derivations
+from espo_luigi.science.attributes import DERIVED_FROM
 from espo_luigi.science.derivations import DERIVATIONS, derive, inputs_of, with_derived
 from espo_luigi.science.variables import VARIABLES
 
@@ -116,7 +116,7 @@ def test_products_tell_how_a_variable_was_derived(air: xr.Dataset) -> None:
     air["tas"].attrs["bias_adjustment"] = "DQM"
     made = with_derived(air[["tas", "huss", "ps"]], {"hurs": ("tas", "huss", "ps")})
     told = made["hurs"].attrs
-    assert list(made) == ["tas", "huss", "ps", "hurs"] and told[derivations.DERIVED_FROM] == "tas huss ps"
+    assert list(made) == ["tas", "huss", "ps", "hurs"] and told[DERIVED_FROM] == "tas huss ps"
     assert told["bias_adjustment"].startswith(
         "not adjusted itself: relative humidity (xclim, sonntag90) of tas, huss and ps"
     )

@@ -4,8 +4,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science import pooling
-from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 
 NAMES = ["r1", "r2", "r3"]
 

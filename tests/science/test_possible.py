@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
+from espo_luigi.science.attributes import LET_THROUGH
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
-from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
+from espo_luigi.science.finalize.gaps import with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.limits import INPUT_PROBLEMS, SMALLEST_RANGE_K
 from espo_luigi.science.possible import credible, limits_in, require_possible

@@ -18,7 +18,7 @@ from espo_luigi import store, tasks
 from espo_luigi.audit import cells
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.regrid import METHODS
+from espo_luigi.science.attributes import REGRID_METHODS
 from espo_luigi.tasks.context import context, forget
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
@@ -71,8 +71,8 @@ def test_a_single_stage_has_cdos_values_and_other_variables_stay_bilinear(
     lazy, grid, extracted = regridded()
     found = lazy.isel(time=slice(3)).compute()
     xr.testing.assert_equal(found.drop_vars("pr"), before.drop_vars("pr"))
-    assert METHODS not in before.attrs
-    assert set(found.attrs[METHODS].split(", ")) == {
+    assert REGRID_METHODS not in before.attrs
+    assert set(found.attrs[REGRID_METHODS].split(", ")) == {
         "tasmax: bilinear", "tasmin: bilinear", "dtr: bilinear", "pr: conservative",
     }  # fmt: skip
     for name, maps in (

@@ -20,7 +20,8 @@ from espo_luigi import store, tasks
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling, quality
-from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
+from espo_luigi.science.attributes import IMPOSSIBLE_VALUES
+from espo_luigi.science.finalize.gaps import count_crossed
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, forget, settings

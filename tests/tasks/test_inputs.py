@@ -17,7 +17,7 @@ from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
 from espo_luigi.driver.run import walk
 from espo_luigi.report.reading import job_results
-from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.attributes import LET_THROUGH
 from espo_luigi.science.geometry.cutting import subset_box, subset_boxes
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.inputs import told

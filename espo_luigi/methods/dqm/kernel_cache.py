@@ -25,8 +25,6 @@ from espo_luigi.files import make_private, open_own
 
 _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
 _OF_MBCN = [os.path.join(os.path.dirname(__file__), os.pardir, "mbcn", name) for name in ("bins.py", "kernels.py")]
-# Kernels take their numbers of treatments from its order.
-_CHOICES = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "science", "choices.py")
 _NAME = "kernels-"
 _FOLDER = re.compile(rf"{_NAME}[0-9a-f]{{16}}")
 # Longer than compiling takes; then whoever waits compiles for itself.
@@ -40,7 +38,7 @@ def _in(folder: str, pattern: str) -> list[str]:
 
 def sources() -> list[str]:
     """Return the modules that machine code is made from."""
-    return [*sorted(_in(_KERNELS, "*.py")), *filter(os.path.exists, _OF_MBCN), _CHOICES]
+    return [*sorted(_in(_KERNELS, "*.py")), *filter(os.path.exists, _OF_MBCN)]
 
 
 def _read(path: str) -> bytes:

@@ -20,11 +20,12 @@ from espo_luigi.methods import xsdba
 from espo_luigi.methods.base import DEFAULT_METHOD, Array, Block, Method, Setup, Step, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
+from espo_luigi.methods.dqm.kernels import TREATMENTS
 from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
 from espo_luigi.science import seeds
-from espo_luigi.science.choices import TREATED, TREATMENTS
+from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}

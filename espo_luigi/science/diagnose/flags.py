@@ -19,8 +19,8 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
+from espo_luigi.science.limits import FLAGS, Flag
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 from espo_luigi.science.variables import variable as row_of

@@ -18,11 +18,11 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.choices import CHECKS, LAND_FLAG
 from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
 from espo_luigi.science.geometry.cells import cells_in, cut_to
+from espo_luigi.science.limits import CHECKS, LAND_FLAG
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of, whole_years
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.geometry.cells import normalise_coordinates
 from espo_luigi.science.geometry.cutting import subset_box
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import as_difference, as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 

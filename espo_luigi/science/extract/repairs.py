@@ -15,12 +15,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.attributes import REPAIRS
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
-REPAIRS = "espo_luigi_repairs"
-"""The global attribute that lists the repairs of a dataset, each with the number of changed values."""
 REPAIR, REPAIRED = "repair", "repaired"
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import xarray as xr
 
-from espo_luigi.science.choices import NEEDED_FOR, Consistency
 from espo_luigi.science.chunks import join
-from espo_luigi.science.derivations import daily_temperature_range
+from espo_luigi.science.derivations import NEEDED_FOR, Consistency, daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
 
 

@@ -13,10 +13,16 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.attributes import (
+    CELLS_WITHOUT_DATA,
+    DERIVED_FROM,
+    IMPOSSIBLE_VALUES,
+    INCOMPLETE,
+    INSERTED_DAYS,
+    LET_THROUGH,
+    REPAIRS,
+)
 from espo_luigi.science.chunks import REALIZATION, join
-from espo_luigi.science.derivations import DERIVED_FROM
-from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import DAYS_OF_A_GAP, INPUT_PROBLEMS, expected
 from espo_luigi.science.possible import counted, judged, limits_in, over_blocks
@@ -25,16 +31,6 @@ from espo_luigi.science.stack import INCOMPLETE_CELLS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 
 logger = logging.getLogger(__name__)
-
-# A coordinate of extracted data, and a global attribute of their products.
-INCOMPLETE = "incomplete"
-CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
-# A global attribute: how many cells have extrapolated values.
-EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
-# Global attributes: the problems of the raw files that the configuration lets through, and how many values are
-# impossible where the configuration lets them through.
-LET_THROUGH = "espo_luigi_input_problems"
-IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 
 _MADE_OF_EACH_OTHER = ("tasmax", "tasmin", "tas", "dtr")
 

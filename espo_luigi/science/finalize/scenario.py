@@ -14,19 +14,18 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import quality
-from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
-from espo_luigi.science.chunks import is_lazy, join, rechunk
-from espo_luigi.science.derivations import with_derived
-from espo_luigi.science.extract.dataset import dates
-from espo_luigi.science.finalize.consistency import consistent
-from espo_luigi.science.finalize.gaps import (
+from espo_luigi.science.attributes import (
     CELLS_WITHOUT_DATA,
     EXTRAPOLATED_CELLS,
     IMPOSSIBLE_VALUES,
     LET_THROUGH,
-    allowed_gaps,
-    require_data,
+    TREATED,
 )
+from espo_luigi.science.chunks import is_lazy, join, rechunk
+from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
+from espo_luigi.science.extract.dataset import dates
+from espo_luigi.science.finalize.consistency import consistent
+from espo_luigi.science.finalize.gaps import allowed_gaps, require_data
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
 from espo_luigi.science.geometry.cells import horizontal_dims

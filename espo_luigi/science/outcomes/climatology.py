@@ -10,10 +10,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.outcomes import natures
 from espo_luigi.science.outcomes.natures import DATE, nature_of
+from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import as_difference, is_temperature
 
 HORIZON = "horizon"

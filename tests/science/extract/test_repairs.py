@@ -12,15 +12,8 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import DataError
-from espo_luigi.science.extract.repairs import (
-    REPAIRED,
-    REPAIRS,
-    Repair,
-    create_mask,
-    idle_repairs,
-    repair,
-    with_repairs_told,
-)
+from espo_luigi.science.attributes import REPAIRS
+from espo_luigi.science.extract.repairs import REPAIRED, Repair, create_mask, idle_repairs, repair, with_repairs_told
 from espo_luigi.science.regrid import regrid
 
 # The defects that the scripts of ESPO 2.0 patch.

@@ -9,7 +9,7 @@ import xarray as xr
 import xclim.indices
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.derivations import NEEDED_FOR
 from espo_luigi.science.finalize.consistency import (
     consistent,
     count_inversions,

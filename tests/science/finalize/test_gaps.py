@@ -11,12 +11,10 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.attributes import CELLS_WITHOUT_DATA, IMPOSSIBLE_VALUES, LET_THROUGH
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.health import health_checks
 from espo_luigi.science.finalize.gaps import (
-    CELLS_WITHOUT_DATA,
-    IMPOSSIBLE_VALUES,
-    LET_THROUGH,
     allowed_gaps,
     join_land,
     require_data,

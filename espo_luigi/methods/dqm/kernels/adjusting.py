@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from espo_luigi.methods.dqm.kernels import TREATMENTS
 from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
 from espo_luigi.methods.dqm.kernels.compiled import ROW, compiled, inlined
 from espo_luigi.methods.dqm.kernels.loess import smooth_block, smooth_incomplete
 from espo_luigi.methods.dqm.kernels.quantiles import TILE, add_to, copy_to, pad_series, window_counts, window_sums
-from espo_luigi.science.choices import TREATMENTS
 
 # Bits of the days' marks.
 MADE_WET, EXTRAPOLATED, LIMITED = (

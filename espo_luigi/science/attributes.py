@@ -1,0 +1,36 @@
+"""Names by which datasets tell of themselves: attributes, coordinates, and counts of the adjustment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# Global attributes of products.
+INSERTED_DAYS = "espo_luigi_inserted_days"
+"""The days that no file had and that were inserted, as YYYY-MM-DD, joined by commas."""
+REPAIRS = "espo_luigi_repairs"
+"""The repairs of a dataset, each with the number of changed values."""
+LET_THROUGH = "espo_luigi_input_problems"
+"""The problems of the raw files that the configuration lets through."""
+IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
+"""How many values are impossible where the configuration lets them through."""
+CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
+"""How many land cells lack days."""
+EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
+"""How many cells have extrapolated values."""
+RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
+REGRID_METHODS = "espo_luigi_regrid_method"
+"""How each variable was regridded, if it was not bilinear for all."""
+
+# An attribute of variables.
+DERIVED_FROM = "espo_luigi_derived_from"
+"""What a derived variable is made of."""
+
+# A coordinate of extracted data.
+INCOMPLETE = "incomplete"
+"""The cells that lack days."""
+
+# Variables of adjusted data.
+TREATED = "treated"
+"""How many days of each cell the adjustment has treated otherwise than by mapping between quantiles, by treatment."""
+MARKS = "marks"
+"""The same by day, as bits."""

@@ -208,7 +208,7 @@ class InputCheck(InputTask):
         self._check_cells(cut, asset.path)
         # This method does not extrapolate.
         beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if "conservative" in conserved.values() else {}))
-        if beyond and config.extraction.on_input_problem.extrapolation == "fail":
+        if beyond and self.action("extrapolation", "") == "fail":
             raise DataError(
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
                 "`extraction.on_input_problem.extrapolation: warn` lets it through."

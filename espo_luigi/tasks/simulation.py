@@ -166,7 +166,7 @@ class Regrid(EspoTask):
             regrid.check_reach(extracted, reference, config.domain.tile_buffer)
             regrid.check_covered(weights)
         except DataError as error:
-            if config.extraction.on_input_problem.extrapolation == "fail":
+            if config.extraction.on_input_problem.extrapolation == "fail":  # type: ignore[attr-defined]
                 raise DataError(
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error

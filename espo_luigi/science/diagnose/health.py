@@ -172,8 +172,8 @@ def _of_data(checks: _Set, found: _Found) -> Iterator[_Failure]:
     for (check, name, what), da in found.items():
         if bool(da.any()):
             raised.setdefault((check, name), []).append(what)
-    for (check, name), what in raised.items():
-        for each in what if check == "missing" else [what]:
+    for (check, name), flags in raised.items():
+        for each in flags if check == "missing" else [flags]:
             yield checks.failure(check, _SENTENCES[check].format(name=name, raised=each))
 
 

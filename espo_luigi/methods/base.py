@@ -16,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import OmitDefault, Period, Periods, Section, registered
-from espo_luigi.science.calendar import AlignOn
+from espo_luigi.science.periods import AlignOn
 
 if TYPE_CHECKING:
     import numpy as np

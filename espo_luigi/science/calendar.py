@@ -34,7 +34,6 @@ _ORDER = ("360_day", "noleap", "standard", "all_leap")
 # Calendars all of whose years are equal.
 DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
 SECONDS_PER_DAY = 86400
-AlignOn = Literal["year", "date"]
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
 _EPOCH = f"days since {_START}"

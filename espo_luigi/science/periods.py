@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+# How days are matched between calendars.
+AlignOn = Literal["year", "date"]
 
 
 def each_period(periods: Any) -> list[Any]:

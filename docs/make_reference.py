@@ -75,6 +75,9 @@ ONLY_V2 = (
     "Inversions",
 )
 
+# The title of the rules that ESPO-G has, and we do not.
+GONE = "Rules of ESPO-G that have gone"
+
 
 def rules() -> str:
     """The rules by stage, each after those that it needs."""
@@ -95,7 +98,7 @@ def rules() -> str:
             "In the graphs, an arrow leads from a rule to the rule that needs its outputs. Rules in rounded boxes",
             "belong to a different stage.\n",
             *(stage(title, of_stage, found) for title, of_stage in stages.items()),
-            "\n## Rules of ESPO-G that have gone\n",
+            f"\n## {GONE}\n",
             "These rules of ESPO-G only rechunked, moved or packed what other rules had written. The rules that write",
             "the stores do it now; names of final files are the same.\n",
             table(

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science.attributes import LET_THROUGH
+from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import with_possible_values
-from espo_luigi.science.finalize.scenario import Treatment, finish, merged
+from espo_luigi.science.finalize.scenario import Treatment, finish
 from espo_luigi.science.limits import INPUT_PROBLEMS, SMALLEST_RANGE_K
 from espo_luigi.science.possible import credible, limits_in, require_possible
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -92,6 +93,12 @@ def test_a_value_that_is_impossible_after_the_repairs_is_named_with_its_date_and
     raw = raw.where((raw.time != raw.time[400]) | (raw.lat != 46) | (raw.lon != -69), 999)
     with pytest.raises(DataError, match="such as 999 K on 2001-02-05 at latitude 46, longitude -69; expected"):
         require_possible(raw).compute()
+
+
+def test_braces_in_names_and_units_of_files_are_text() -> None:
+    da = xr.DataArray([np.inf], dims="time", name="{first.__class__}", attrs={"units": "{0}"})
+    with pytest.raises(DataError, match=r"^\{first\.__class__\} has 1 impossible values .* inf \{0\}; expected finite"):
+        require_possible(da).compute()
 
 
 def weather(years: tuple[str, str], seed: int) -> xr.Dataset:
@@ -183,7 +190,7 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         )
         adjusted.append(made.to_dataset(name=name))
     land = xr.DataArray(np.ones((3, 3), bool), dims=("lat", "lon"), attrs={LET_THROUGH: told} if told else {})
-    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), temperatures="derived")
+    product = finish(join(adjusted), treatment=Treatment(round_var={"pr": 10}), temperatures="derived")
     return with_possible_values(product, land, on_impossible="fail")
 
 

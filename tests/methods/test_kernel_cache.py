@@ -49,6 +49,7 @@ def copy(tmp_path: Path) -> Path:
         "methods/__init__.py",
         "methods/dqm/__init__.py",
         "methods/dqm/kernels/__init__.py",
+        "errors.py",
         "files.py",
         "methods/dqm/kernels/compiled.py",
         "methods/dqm/kernel_cache.py",

@@ -281,8 +281,8 @@ def _product(made: Made, kept: xr.DataArray, step: int, info: Any) -> Product:
     # A production may be without flags.
     flags = getattr(info.task, "out_flags", None)
     if flags is not None and store.is_complete(flags().path):
-        own = cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell)
-        raised = quality.raised(own, var, step)
+        flags_here = cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell)
+        raised = quality.raised(flags_here, var, step)
         said += f" Flags: {', '.join(raised)}." if raised else ""
     return Product((*steps, Step("product", value, units, said)), identical, str(info.path))
 

@@ -17,7 +17,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
 from espo_luigi.methods.names import DEFAULT_METHOD, METHODS, TOGETHER, Engine
-from espo_luigi.science.calendar import AlignOn
+from espo_luigi.science.periods import AlignOn
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods.base import Array, Method, Setup, Step, checked, method_named
 from espo_luigi.methods.names import DEFAULT_METHOD, Engine
 from espo_luigi.science.attributes import MARKS, TREATED
-from espo_luigi.science.calendar import AlignOn, TimeAxis, calendar_of, convert, minimum_calendar, whole_years
+from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
 from espo_luigi.science.chunks import (
     REALIZATION,
     VARIABLE,
@@ -32,7 +32,7 @@ from espo_luigi.science.chunks import (
     check_same_cells,
     rechunk_variable,
 )
-from espo_luigi.science.periods import each_period
+from espo_luigi.science.periods import AlignOn, each_period
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import cftime
 import dask.array
@@ -15,6 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.attributes import INSERTED_DAYS
 from espo_luigi.science.chunks import concat, rechunk_variable
+from espo_luigi.science.periods import AlignOn
 from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
@@ -34,7 +35,6 @@ _ORDER = ("360_day", "noleap", "standard", "all_leap")
 # Calendars all of whose years are equal.
 DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
 SECONDS_PER_DAY = 86400
-AlignOn = Literal["year", "date"]
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
 _EPOCH = f"days since {_START}"
@@ -91,7 +91,7 @@ def minimum_calendar(*names: str) -> str:
     return min((canonical(name) for name in names), key=_ORDER.index)
 
 
-def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date"] = "year") -> XarrayObject:
+def convert(obj: XarrayObject, calendar: str, *, align_on: AlignOn = "year") -> XarrayObject:
     """Convert a daily series to another calendar, lazily; the same object if it already has it.
 
     To noleap, only 29 February goes. To 360_day with `align_on="year"`, the position within the year is scaled, which

@@ -1,8 +1,11 @@
-"""Periods, as the configuration and functions have them; imports nothing heavy."""
+"""Periods and days, as the configuration and functions have them; imports nothing heavy."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+# How days are matched between calendars.
+AlignOn = Literal["year", "date"]
 
 
 def each_period(periods: Any) -> list[Any]:

@@ -22,9 +22,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import AlignOn, TimeAxis, convert
+from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.derivations import Consistency
+from espo_luigi.science.periods import AlignOn
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 

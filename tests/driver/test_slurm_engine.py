@@ -83,13 +83,14 @@ def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(d
 
 
 def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(driver: Driver) -> None:
-    first = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    first = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
     driver.wait_for_starts(1)
-    second = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    second = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
     _, errors = second.communicate(timeout=60)
     assert second.returncode != 0
     assert f"process {first.pid} on" in errors
-    ended(first, timeout=60)
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
     assert driver.starts() == Counter({"0": 1})
 
 

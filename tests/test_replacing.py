@@ -62,7 +62,7 @@ ALLOWED = {
     "files.py": {"rmtree", "rmdir", "unlink", "replace"},
     "driver/board.py": {"write_atomically"},
     "store/partials.py": {"rename", "rmtree", "unlink", "write_atomically"},  # hidden names, and inside of them
-    "store/link.py": {"copyfile", "write_atomically"},  # in a partial
+    "store/link.py": {"copyfile"},  # in a partial
     "store/write.py": {"write_atomically"},  # in a partial
     "methods/dqm/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
     "report/changes.py": {"write_bytes", "write_text"},  # in a partial

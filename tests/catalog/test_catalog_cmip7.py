@@ -516,22 +516,21 @@ def test_rows_of_cmip6_and_cmip7_do_not_disturb_one_another(tmp_path: Path) -> N
     assert {name: match.files for name, match in both.items()} == {name: match.files for name, match in alone.items()}
 
 
-def test_periods_of_the_configurations_fit_a_history_that_ends_in_2021(
+def test_periods_of_the_configuration_fit_a_history_that_ends_in_2021(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("ESPO_OUTPUT", "ESPO_SCRATCH", "ESPO_CATALOGS"):
         monkeypatch.setenv(name, "/site")
-    for folder in ("espo-g6", "demo"):
-        loaded = config.load([CONFIG / folder / name for name in ("config.yml", "paths.yml", "cmip7.yml")])
-        criteria = loaded.extraction.simulation.search_data_catalogs.other_search_criteria
-        assert criteria["mip_era"] == "CMIP7" and loaded.extraction.simulation.search_data_catalogs.match_hist_and_fut
-        assert all(name.startswith("scen7-") for name in criteria["experiment"])
-        first, last = loaded.custom.ref_period
-        assert int(first) >= 1850 and int(last) <= 2021, "training is equal for all scenarios of a member"
-        first, last = loaded.custom.sim_period
-        assert 1850 <= int(first) <= 2021 and 2022 <= int(last) <= 2100
-        assert loaded.clean_up.problems == ()
+    loaded = config.load([CONFIG / "espo-g6" / name for name in ("config.yml", "paths.yml", "cmip7.yml")])
+    criteria = loaded.extraction.simulation.search_data_catalogs.other_search_criteria
+    assert criteria["mip_era"] == "CMIP7" and loaded.extraction.simulation.search_data_catalogs.match_hist_and_fut
+    assert all(name.startswith("scen7-") for name in criteria["experiment"])
+    first, last = loaded.custom.ref_period
+    assert int(first) >= 1850 and int(last) <= 2021, "training is equal for all scenarios of a member"
+    first, last = loaded.custom.sim_period
+    assert 1850 <= int(first) <= 2021 and 2022 <= int(last) <= 2100
+    assert loaded.clean_up.problems == ()
 
 
 # Attributes and calendars

@@ -20,7 +20,7 @@ from espo_luigi.methods.xsdba import Xsdba
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 # Monthly groups take xsdba a fraction of a second where days of year take many.
 MONTHLY: dict[str, Any] = {"period": [2000, 2004], "group": "time.month"}
-QUICK = {"periods": [2000, 2009], "xclim_adjust_args": {"detrend": {"NoDetrend": None}, "interp": "nearest"}}
+QUICK = {"periods": [2000, 2009], "xclim_adjust_args": {"detrend": LOESS, "interp": "nearest"}}
 
 
 def series(name: str, seed: int, calendar: str = "noleap", cells: int = 5, units: str | None = None) -> xr.DataArray:
@@ -54,7 +54,7 @@ def test_a_simulation_of_360_days_takes_the_reference_to_its_calendar(calendar: 
     scenario = blocks.adjust(simulation, training, **QUICK)
     assert scenario.time.dt.calendar == "360_day"
     assert scenario.sizes == simulation.sizes
-    detrend = xsdba.detrending.NoDetrend(group=expected.group, kind="+")
+    detrend = xsdba.detrending.LoessDetrend(group=expected.group, kind="+", **LOESS["LoessDetrend"])
     np.testing.assert_allclose(
         scenario, expected.adjust(simulation, detrend=detrend).transpose("time", "loc"), rtol=1e-6
     )
@@ -345,7 +345,7 @@ def test_the_path_taken_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_xsdba_adjusts_what_our_kernels_have_trained() -> None:
     reference, simulation = (series("tasmax", seed, cells=2) for seed in (1, 2))
     how: dict[str, Any] = {"period": [2000, 2004], "group": {"group": "time.dayofyear", "window": 31}}
-    arguments = {"periods": [2000, 2009], "xclim_adjust_args": {"interp": "linear", "detrend": {"NoDetrend": {}}}}
+    arguments = {"periods": [2000, 2009], "xclim_adjust_args": {"interp": "linear", "detrend": LOESS}}
     training, expected = (blocks.train(reference, simulation, **how, engine=engine) for engine in ("auto", "xsdba"))
     assert "_xsdba_adjustment" not in training.attrs
     got, direct = (blocks.adjust(simulation, trained, **arguments) for trained in (training, expected))

@@ -157,7 +157,11 @@ def noisy_pr(seed: str, method: str = "DetrendedQuantileMapping") -> np.ndarray:
     period = ["2001", "2006"]
     trained = blocks.train(reference, simulation, period=period, method=method, **how, seed=seed)
     adjusting: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
-    adjusting |= {"detrend": 0} if method == "DetrendedQuantileMapping" else {}
+    adjusting |= (
+        {"detrend": {"LoessDetrend": {"f": 0.5, "niter": 1, "d": 0, "weights": "tricube"}}}
+        if method == "DetrendedQuantileMapping"
+        else {}
+    )
     made = blocks.adjust(simulation, trained, periods=period, xclim_adjust_args=adjusting, seed=seed)
     return made.transpose("time", "loc").values.reshape(days, 7, 9)
 

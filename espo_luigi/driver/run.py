@@ -218,13 +218,7 @@ class Run:
             self._open.discard(task.task_id)
             outcome = "done" if failure is None else "FAILED"
             worked = getattr(task, "job_seconds", 0.0)
-            if failure:
-                # Absurdly long words lose their end.
-                more = len(failure.words) - _MOST_CHARACTERS
-                where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
-                rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
-                words = without_secrets(failure.words[:_MOST_CHARACTERS] + rest)
-                failure = replace(failure, words=words, tail="")
+            failure = failure and _shortened(failure)
             board().end(task.task_id, failure, worked)
             if task.task_id in self._jobs or failure:
                 known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
@@ -298,6 +292,14 @@ def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
 def named(task: Task) -> str:
     """Return a task's name for people."""
     return task.label() if isinstance(task, SlurmTask) else str(task)
+
+
+def _shortened(failure: Failure) -> Failure:
+    """Return a failure without its tail, and with the beginning of its words if these are absurdly long."""
+    more = len(failure.words) - _MOST_CHARACTERS
+    where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
+    rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
+    return replace(failure, words=without_secrets(failure.words[:_MOST_CHARACTERS] + rest), tail="")
 
 
 def places_of(task: Task) -> list[str]:

@@ -5,9 +5,9 @@ The place of an impossible value is named by its date, latitude and longitude, i
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import dask.array
@@ -75,7 +75,7 @@ def judged(da: xr.DataArray, limits: Limits, beside: Mapping[str, xr.Variable], 
     must not exceed, and `land`, where each day needs a value.
     """
     one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
-    look = functools.partial(_judge, limits=limits, units=str(da.attrs.get("units", "")), refusal=refusal)
+    look = partial(_judge, limits=limits, units=str(da.attrs.get("units", "")), refusal=refusal)
     return over_blocks(da, look, {**beside, **_places_of(da)}, **({} if refusal else one_each))
 
 
@@ -86,13 +86,13 @@ def _judge(
     number, first = int(wrong.sum()), _first_of(wrong, values, units, beside) if wrong.any() else ""
     if number and refusal:
         # Not `format`, as names and units of files may have braces.
-        told = {"{number}": str(number), "{size}": str(values.size), "{first}": first}
-        raise DataError(functools.reduce(lambda text, field: text.replace(*field), told.items(), refusal))
+        told = refusal.replace("{number}", str(number)).replace("{size}", str(values.size))
+        raise DataError(told.replace("{first}", first))
     if refusal:
         return values
-    counted = np.empty((1,) * values.ndim, object)
-    counted.flat[0] = number, first
-    return counted
+    pair = np.empty((1,) * values.ndim, object)
+    pair.flat[0] = number, first
+    return pair
 
 
 def counted(blocks: np.ndarray) -> tuple[int, str]:
@@ -126,7 +126,7 @@ def over_blocks(
         .data
         for variable in beside.values()
     ]
-    whole = functools.partial(_look_at_block, look=look, names=tuple(beside))
+    whole = partial(_look_at_block, look=look, names=tuple(beside))
     if da.chunks is None:
         return whole(da.values, *(part.compute() for part in parts))
     return dask.array.map_blocks(whole, da.data, *parts, **{"dtype": da.dtype, "meta": da.data._meta} | options)

@@ -111,15 +111,18 @@ def partial_of(path: Path, *, resumable: bool = False, judge: Judge | None = Non
         except BaseException as error:
             if isinstance(error, StoreError):
                 error.args = tuple(str(one).replace(str(partial.inside), str(partial.path)) for one in error.args)
-            # After a stop, too little memory or a failing disk, the blocks are as valid as after SIGKILL. KilledWorker
-            # goes by its name: a job without Dask does not import it.
-            is_stop = isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError))
-            is_stop |= type(error).__name__ == "KilledWorker"
-            if not (resumable and (is_stop or is_file_trouble(error))):
+            if not (resumable and _leaves_blocks_valid(error)):
                 _delete_what_is_still_written(partial)
             raise
         _delete_what_is_still_written(partial)
         sweep_partials(path, published=True)
+
+
+def _leaves_blocks_valid(error: BaseException) -> bool:
+    """Whether the blocks before an error are as valid as after SIGKILL: a signal, too little memory, a failing disk."""
+    is_stop = isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError))
+    # By name, as a job without Dask does not import Dask's error of dead workers.
+    return is_stop or type(error).__name__ == "KilledWorker" or is_file_trouble(error)
 
 
 def _delete_what_is_still_written(partial: HeldFolder) -> None:

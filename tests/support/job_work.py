@@ -81,6 +81,10 @@ class Work:
         """The file that the job of that name makes."""
         return self.folder / f"{name}.output"
 
+    def end(self, name: str) -> None:
+        """Have the job of that name end its work, however long it should take."""
+        Path(f"{self.output(name)}.told").touch()
+
     @property
     def state_dir(self) -> Path:
         """The folder of the records."""

@@ -79,6 +79,8 @@ def _beat(job: dict, stop_beating: bool) -> None:
     while time.monotonic() < until and not told.exists():
         if not stop_beating or beats < 2:
             _write(Path(job["heartbeat"]), {"time": time.time(), "progress": beats})
+        if stop_beating and beats < 2:
+            # Not in other jobs: a stack that is written while the main thread works can end the process.
             faulthandler.dump_traceback_later(0.7, file=2)
         beats += 1
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))

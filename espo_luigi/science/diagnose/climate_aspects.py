@@ -396,4 +396,5 @@ def energies(
             limit = np.quantile(noise, statistics.NOISE_QUANTILE, axis=0)
             both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", limit)}
             made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
-    return xr.concat(list(made.values()), xr.Variable("distance", list(made)), data_vars="all", join="exact")
+    energies_of: xr.Dataset = join(made.values(), xr.Variable("distance", list(made)))
+    return energies_of

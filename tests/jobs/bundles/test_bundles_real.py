@@ -84,7 +84,7 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
         cancelled = _cancelled_while_it_waits(cluster, other, sharing)
         for name, hungry in ((handle.order.id, handle) for handle in _hungry(bundles)):
             eventually(lambda hungry=hungry: hungry.progress.attempt == 2)
-            Path(f"{ordinary.output(name)}.told").touch()
+            ordinary.end(name)
         outcomes = [{name: handle.wait(60) for name, handle in bundle.items()} for bundle in bundles]
         assert said(cancelled.wait(30)) == (Cause.CANCELLED, 1)
     for ended in outcomes:
@@ -149,14 +149,14 @@ def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayClust
 def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
     work: Work, cluster: ThrowawayCluster, kind: str
 ) -> None:
-    members = {"a": ("give way", 8.0), "b": ("give way", 8.0), "left out": ("give way", 0.5)}
+    members = {"a": ("give way", 300.0), "b": ("give way", 300.0), "left out": ("give way", 0.5)}
     with running(work, cluster, retries=1) as manager:
         handles = submit(manager, work, Bundling(kind, 3, at_once=2), members)
         eventually(lambda: all(handles[name].progress.percent is not None for name in "ab"))
         cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].progress.job_id))
         eventually(lambda: all(manager.store.load(handle.task).submission == 2 for handle in handles.values()))
         for name in "ab":
-            Path(f"{work.output(f'{kind}12-{name}')}.told").touch()
+            work.end(f"{kind}12-{name}")
         assert {said(handle.wait(60)) for handle in handles.values()} == {("success", 1)}
         records = {name: manager.store.load(handle.task) for name, handle in handles.items()}
     whys = {name: [past["ended"] for past in record.history] for name, record in records.items() if record}

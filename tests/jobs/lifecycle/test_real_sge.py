@@ -9,7 +9,6 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from job_work import Work
@@ -49,11 +48,6 @@ def timed_out(grid_engine: ThrowawayGridEngine, tmp_path_factory: pytest.TempPat
         yield handle
 
 
-def end_work(work: Work, name: str) -> None:
-    """Have the job of that name end its work."""
-    Path(f"{work.output(name)}.told").touch()
-
-
 def asked(cluster: ThrowawayGridEngine, job_id: str) -> dict[str, str]:
     """What a job in the queue has asked for, as qstat tells it."""
     lines = cluster.run("qstat", "-j", job_id).splitlines()
@@ -66,9 +60,10 @@ def test_a_job_that_succeeds_is_seen_with_its_result_log_and_what_it_asked_for(
     options = SgeOptions(queue="other.q", extra={"l": "h_cpu=3600"})
     # The run's name begins with a digit, which the name of a job of Grid Engine must not.
     with running(work, cluster, workdir=work.folder / "2024@x") as manager:
-        handle = manager.submit(work.order("a,b:c", seconds=1, cpus_per_task=4, memory_bytes=2**30, options=options))
+        handle = manager.submit(work.order("a,b:c", seconds=300, cpus_per_task=4, memory_bytes=2**30, options=options))
         eventually(at_work(handle))
         told = asked(cluster, job_id_of(handle))
+        work.end("a,b:c")
         outcome = success_of(handle)
     assert told["hard resource_list"] == "h_rt=600,h_vmem=256M,h_cpu=3600"
     assert told["parallel environment"] == "threaded range: 4"
@@ -94,7 +89,7 @@ def test_a_job_has_its_drivers_environment_and_no_other_account_sees_it(
         shown = subprocess.run(command, env=cluster.environ, capture_output=True, text=True, check=True).stdout
         command = [*AS_STRANGER, "cat", str(environment)]
         read = subprocess.run(command, capture_output=True, text=True, check=False)
-        end_work(work, "a")
+        work.end("a")
         success_of(handle)
     assert (work.folder / "token").read_text() == "hush-4711"
     assert f"job_number: {job_id}" in " ".join(shown.split())
@@ -117,10 +112,11 @@ def test_a_job_that_exceeds_its_memory_is_retried_with_half_as_much_again(
 ) -> None:
     """One process is refused what is above the limit; several together are killed."""
     with running(work, cluster, retries=2) as manager:
-        request = work.order("a", [how, "succeed"], seconds=3, memory_bytes=150 * MIB)
+        request = work.order("a", [how, "succeed"], seconds=300, memory_bytes=150 * MIB)
         handle = manager.submit(request)
-        eventually(lambda: handle.progress.attempt == 2 and at_work(handle)(), 30)
+        eventually(lambda: handle.progress.attempt == 2 and at_work(handle)(), 60)
         told = asked(cluster, job_id_of(handle))
+        work.end("a")
         success_of(handle)
     assert "h_vmem=225M" in told["hard resource_list"]
 
@@ -170,7 +166,7 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
             cluster.run("qmod", "-rj", job_id_of(handle))
         eventually(lambda: len(work.starts()) == 3)
         said = [path.read_text() for path in (work.state_dir / "claims").glob("*.start")]
-        end_work(work, "a")
+        work.end("a")
         outcome = success_of(handle, 40)
     assert outcome.attempts == 1
     assert len(set(work.starts())) == 1
@@ -178,14 +174,14 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
 
 
 def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster: ThrowawayGridEngine) -> None:
-    with running(work, cluster, stall_timeout_seconds=2.0) as manager:
+    with running(work, cluster, stall_timeout_seconds=4.0) as manager:
         handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         cluster.run("qmod", "-sj", job_id_of(handle))
         eventually(lambda: handle.progress.message.startswith("s"))
-        time.sleep(4.5)  # SIGUSR1 first, SIGSTOP after 3 s
+        time.sleep(7.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
-        end_work(work, "a")
+        work.end("a")
         success_of(handle, 40)
     assert len(work.starts()) == 1
 

@@ -88,12 +88,13 @@ def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=3))
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeue", job_id)
         eventually(state_is(handle, "PENDING"))
         cluster.start_at_once(job_id, at_work(handle))
+        work.end("a")
         outcome = success_of(handle, 40)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
     assert len(work.starts()) == 2 and len(set(work.starts())) == 1
@@ -101,13 +102,14 @@ def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
 
 def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=3))
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         node = handle.progress.node
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
             eventually(state_is(handle, "PENDING"))
             cluster.start_at_once(job_id_of(handle), at_work(handle))
+            work.end("a")
             outcome = success_of(handle, 60)
         finally:
             take_back(cluster, node)

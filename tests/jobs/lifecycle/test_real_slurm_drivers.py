@@ -115,10 +115,11 @@ def test_a_newline_is_refused_before_anything_is_submitted(work: Work, without_a
 def test_a_second_driver_is_refused_with_the_first_ones_host_and_pid(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    first = start_driver(work, without_accounting, jobs=1, seconds=3)
+    first = start_driver(work, without_accounting, jobs=1, seconds=300)
     eventually(lambda: bool(work.starts()))
-    second = start_driver(work, without_accounting, jobs=1, seconds=3)
-    assert second.wait(20) == 3
+    second = start_driver(work, without_accounting, jobs=1, seconds=300)
+    assert second.wait(60) == 3
+    work.end("job00")
     refused = json.loads(second.communicate()[0])["refused"]
     assert f"process {first.pid} on " in refused
     assert code_of(first) == 0

@@ -56,7 +56,7 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
 ) -> None:
     with running(work, without_accounting) as manager:
         options = SlurmOptions(nodelist="n4")
-        handle = manager.submit(work.order("a", seconds=3, cpus_per_task=64, options=options))
+        handle = manager.submit(work.order("a", seconds=300, cpus_per_task=64, options=options))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         urgent = without_accounting.run(
@@ -67,6 +67,7 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
             lambda: not without_accounting.run("squeue", "--noheader", f"--jobs={urgent.strip()}", check=False).strip()
         )
         without_accounting.start_at_once(job_id, at_work(handle))
+        work.end("a")
         outcome = success_of(handle, 60)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 
@@ -75,7 +76,7 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     with running(work, without_accounting) as manager:
-        handle = manager.submit(work.order("a", seconds=4))
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         node, first = handle.progress.node, job_id_of(handle)
         without_accounting.run("scontrol", "update", f"JobId={first}", "Requeue=0")
@@ -83,6 +84,7 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
         try:
             eventually(lambda: job_id_of(handle) != first)
             excluded = without_accounting.run("scontrol", "show", "job", job_id_of(handle))
+            work.end("a")
             outcome = success_of(handle, 60)
         finally:
             take_back(without_accounting, node)

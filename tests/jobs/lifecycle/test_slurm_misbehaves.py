@@ -156,7 +156,7 @@ def test_a_scancel_that_cancels_half_and_hangs_leaves_no_job(
 
 def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=2))
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeuehold", job_id)
@@ -165,6 +165,7 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
         assert handle.outcome is None
         cluster.run("scontrol", "release", job_id)
         cluster.start_at_once(job_id, lambda: len(work.starts()) == 2)
+        work.end("a")
         outcome = success_of(handle, 30)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 
@@ -172,14 +173,15 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
 def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
-    with running(work, cluster, stall_timeout_seconds=3.0) as manager:
-        handle = manager.submit(work.order("a", seconds=3))
+    with running(work, cluster, stall_timeout_seconds=4.0) as manager:
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "suspend", job_id)
         eventually(state_is(handle, "SUSPENDED"))
-        time.sleep(5)
+        time.sleep(6)
         cluster.run("scontrol", "resume", job_id)
+        work.end("a")
         outcome = success_of(handle, 30)
     assert (outcome.job_id, outcome.attempts, len(work.starts())) == (job_id, 1, 1)
 
@@ -229,7 +231,7 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
             cluster.stop_daemon("slurmctld")
             late = manager.submit(work.order("late"))
             assert success_of(late, 60).attempts == 1
-            Path(f"{work.output('failing')}.told").touch()
+            work.end("failing")
             assert success_of(early, 60).attempts == 1
             assert success_of(failing, 120).attempts == 2
         assert "(primary) at" in cluster.run("scontrol", "ping", check=False)

@@ -123,8 +123,14 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
         claims = [shlex.quote(checked("claim file", bundle.members[member].claim_file)) for member in members]
         starts.append(" ".join(["start", *claims, "--", *_srun(bundle, place, members)]))
         if size > 1:
-            scripts = [_protected(bundle.scripts[member]) for member in members]
-            files[_CONF.format(place)] = "".join(f"{task} bash {path}\n" for task, path in enumerate(scripts))
+            scripts = [checked("script", bundle.scripts[member]) for member in members]
+            if bad := next((path for path in scripts if "%" in path), None):
+                raise SubmissionError(
+                    f"pack_per_step: the path {bad!r} holds %, which srun reads as its own: use another folder"
+                )
+            # In srun's table of tasks, Slurm reads backslashes but no quotes.
+            paths = [re.sub(r"([^\w./+,=@-])", r"\\\1", path, flags=re.ASCII) for path in scripts]
+            files[_CONF.format(place)] = "".join(f"{task} bash {path}\n" for task, path in enumerate(paths))
     parts = [shell_text(_NOTE_END), f"at_once={at_once}\n{shell_text(_STEPS)}", "\n".join(starts), "finish"]
     return "\n\n".join(parts) + "\n", files
 
@@ -143,26 +149,16 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         "--open-mode=append",
         "--kill-on-bad-exit=0",
         "--wait=0",
-        *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
+    for name, value in packing.step_options.items():
+        if name == "overlap":
+            continue
+        if not DIRECTIVE.fullmatch(name) or name in _RESERVED:
+            raise SubmissionError(
+                f"step_options: {name!r}: expected the long name, without dashes, of an option of srun that the engine "
+                "does not set itself, such as 'gpu-bind'"
+            )
+        options.append(f"--{name}={checked(f'step_options: {name}', value)}" if value else f"--{name}")
     table = ["--multi-prog", f"{bundle.listing}.{_CONF.format(place)}"]
     command = table if packing.per_step > 1 else ["bash", "--", bundle.scripts[members[0]]]
     return [shlex.quote(word) for word in (*options, *command)]
-
-
-def _step_option(name: str, value: str) -> str:
-    if not DIRECTIVE.fullmatch(name) or name in _RESERVED:
-        raise SubmissionError(
-            f"step_options: {name!r}: expected the long name, without dashes, of an option of srun that the engine "
-            "does not set itself, such as 'gpu-bind'"
-        )
-    return f"--{name}={checked(f'step_options: {name}', value)}" if value else f"--{name}"
-
-
-def _protected(path: str) -> str:
-    """Return a path as srun's table of tasks takes it, where Slurm reads backslashes but no quotes."""
-    if "%" in path:
-        raise SubmissionError(
-            f"pack_per_step: the path {path!r} holds %, which srun reads as its own: use another folder"
-        )
-    return re.sub(r"([^\w./+,=@-])", r"\\\1", checked("script", path), flags=re.ASCII)

@@ -137,25 +137,22 @@ class WorkerJobs:
         """
         try:
             _ = self.workers_to_wait_for
-            self._check_numbers()
+            for name in ("jobs", "cores", "processes"):
+                if getattr(self, name) < 1:
+                    raise ValueError(f"{name} = {getattr(self, name)}; expected at least 1")
+            if self.maximum_jobs and self.minimum_jobs > self.maximum_jobs:
+                raise ValueError(f"minimum_jobs = {self.minimum_jobs} is more than maximum_jobs = {self.maximum_jobs}")
+            if self.cores % self.processes:
+                raise ValueError(f"cores = {self.cores} cannot be shared equally by processes = {self.processes}")
+            if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
+                raise ValueError(
+                    f"memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of {self.processes} "
+                    "Dask worker(s): raise memory or lower processes"
+                )
         except ValueError as error:
             raise SizingError(f"{label}: worker_jobs: {error}") from None
         SCHEDULERS[self.scheduler].header(self.values("check", "check"))
         prologue(self, "check", "tls://check:1")
-
-    def _check_numbers(self) -> None:
-        for name in ("jobs", "cores", "processes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}; expected at least 1")
-        if self.maximum_jobs and self.minimum_jobs > self.maximum_jobs:
-            raise ValueError(f"minimum_jobs = {self.minimum_jobs} is more than maximum_jobs = {self.maximum_jobs}")
-        if self.cores % self.processes:
-            raise ValueError(f"cores = {self.cores} cannot be shared equally by processes = {self.processes}")
-        if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
-            raise ValueError(
-                f"memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of {self.processes} Dask "
-                "worker(s): raise memory or lower processes"
-            )
 
     def refusals(self, site: Site) -> list[str]:
         """Return the violations of the site's rules."""

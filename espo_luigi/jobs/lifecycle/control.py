@@ -67,14 +67,14 @@ class OwnJobs:
             name = self._names.get(row.job_id, row.name)
             if name in listed:
                 return False
-            return name in row.name or (not _SUBMISSION.search(row.name) and self._is_proven(row.job_id))
+            if name in row.name or _SUBMISSION.search(row.name):
+                return name in row.name
+            claims = self._claims[row.job_id] if row.job_id not in self._proven else ()
+            if any(self._store.claim_owner(claim) == row.job_id for claim in claims):
+                self._proven.add(row.job_id)
+            return row.job_id in self._proven
 
         return [replace(row, name=self._names[row.job_id]) if is_renamed(row) else row for row in rows]
-
-    def _is_proven(self, job_id: str) -> bool:
-        if job_id not in self._proven and any(self._store.claim_owner(name) == job_id for name in self._claims[job_id]):
-            self._proven.add(job_id)
-        return job_id in self._proven
 
 
 def cancel_jobs(

@@ -206,7 +206,11 @@ class JobManager:
             return
         self._tolerantly(self._admit)
         self._tolerantly(self._end_unwanted)
-        self._submit_ready()
+        until = self._clock.now() + self._cycle_seconds  # then it is time to look at the results
+        while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
+            if not (group := self._next_ready()):
+                break
+            self._submit(group)
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
             if self._is_still_ours():
@@ -276,41 +280,29 @@ class JobManager:
     def _admit(self) -> None:
         while self._incoming:
             handle = self._incoming.popleft()
+            order = handle.order
+            self._watcher.workers_about |= bool(order.workers)
             try:
-                self._admit_one(handle)
+                record = self.store.load(handle.task)
+                if record is None or record.is_over:
+                    record = self.submitter.first_record(handle.task, order, record)
+                job = Job(order, record, self._scheduler, handle.report)
+                if record.state is JobState.READY:
+                    job.intent = Intent(ready=self._clock.now())
+                    self._ready.append(job)
+                    continue
+                owner = record.job_id or self.store.claim_owner(record.name)
+                logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
+                job.adopted, job.record = True, replace(record, job_id=owner)
+                self._jobs[handle.task] = job
+                self._watcher.hurry()
             except Exception as error:
                 if isinstance(error, OSError) and passes(error):
                     self._incoming.appendleft(handle)
                     raise
                 self._resolve(handle.task, Failure(handle.order.label, str(error), Cause.INTERNAL))
 
-    def _admit_one(self, handle: Handle) -> None:
-        order = handle.order
-        self._watcher.workers_about |= bool(order.workers)
-        record = self.store.load(handle.task)
-        if record is None or record.is_over:
-            record = self.submitter.first_record(handle.task, order, record)
-        job = Job(order, record, self._scheduler, handle.report)
-        if record.state is JobState.READY:
-            job.intent = Intent(ready=self._clock.now())
-            self._ready.append(job)
-            return
-        owner = record.job_id or self.store.claim_owner(record.name)
-        logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
-        job.adopted, job.record = True, replace(record, job_id=owner)
-        self._jobs[handle.task] = job
-        self._watcher.hurry()
-
     # Submitting.
-
-    def _submit_ready(self) -> None:
-        """Submit until it is time to look at the results."""
-        until = self._clock.now() + self._cycle_seconds
-        while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
-            group = self._next_ready()
-            if not group:
-                return
-            self._submit(group)
 
     def _next_ready(self) -> list[Job]:
         """The next jobs to submit together; none while more may come for their bundle."""

@@ -143,16 +143,14 @@ class Watcher:
             self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
         if now >= self._next_results or any((job.ended_since or 0.0) > self._last_results for job in jobs):
             self._read_results(jobs, now)
+            longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+            began = [job.began for job in jobs if job.began is not None]
+            # A young job may take seconds. In a large run some job is always young, and each look lists the folders of
+            # all results.
+            is_soon = 0 < len(began) <= _FEW_JOBS
             self._last_results = now
-            self._next_results = now + self._until_next_results(jobs, now)
+            self._next_results = now + (between_beats(now - max(began), longest) if is_soon else longest)
         return unwanted
-
-    def _until_next_results(self, jobs: Iterable[Job], now: float) -> float:
-        """Seconds until the next look: soon while one of few jobs is young, as it may take seconds."""
-        longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
-        began = [job.began for job in jobs if job.began is not None]
-        # In a large run some job is always young, and each look lists the folders of all results.
-        return between_beats(now - max(began), longest) if 0 < len(began) <= _FEW_JOBS else longest
 
     def hurry(self) -> None:
         """Ask the scheduler in the next cycle, unless it has just been asked: thousands may be handed over."""

@@ -60,9 +60,9 @@ class Cause(enum.StrEnum):
         return "; ".join(text.format(scheduler=name, submit=submit) for text in told if text)
 
 
-def words_of(code: str, scheduler: Scheduler | None = None) -> str:
+def words_of(code: str) -> str:
     """The words for a code of a record; a code that is no cause's stands for itself."""
-    return Cause(code).words(scheduler) if code in set(Cause) else code
+    return Cause(code).words() if code in set(Cause) else code
 
 
 class Retry(enum.Enum):

@@ -28,22 +28,22 @@ def check_claim() -> None:
     Tasks that publish without `espo_luigi.store` call it right before a file gets its final name. It retries while the
     file system fails for a moment.
     """
+
+    def check() -> None:
+        # A script of an earlier version exports no owner.
+        path, job_id = Path(os.environ[CLAIM_VARIABLE]), os.environ.get(OWNER_VARIABLE) or str(schedulers.job_id())
+        mine = os.environ.get(START_VARIABLE, FIRST_START)
+        # The start first, so that a claim that is closed between the two reads is noticed.
+        start, owner = _text(start_path(path)) or FIRST_START, _text(path)
+        if (owner, start) != (job_id, mine):
+            raise ClaimLostError(
+                f"job {job_id} (start {mine}) does not own its work any more: {path} says "
+                f"{owner or 'nothing'!r} (start {start}). It was requeued while it worked on, or was given up: "
+                "nothing is published, and no result written; whoever has the work now does both"
+            )
+
     if CLAIM_VARIABLE in os.environ:
-        persistently(_check, JOBS_PATIENCE_SECONDS)
-
-
-def _check() -> None:
-    # A script of an earlier version exports no owner.
-    path, job_id = Path(os.environ[CLAIM_VARIABLE]), os.environ.get(OWNER_VARIABLE) or str(schedulers.job_id())
-    mine = os.environ.get(START_VARIABLE, FIRST_START)
-    # The start first, so that a claim that is closed between the two reads is noticed.
-    start, owner = _text(start_path(path)) or FIRST_START, _text(path)
-    if (owner, start) != (job_id, mine):
-        raise ClaimLostError(
-            f"job {job_id} (start {mine}) does not own its work any more: {path} says "
-            f"{owner or 'nothing'!r} (start {start}). It was requeued while it worked on, or was given up: "
-            "nothing is published, and no result written; whoever has the work now does both"
-        )
+        persistently(check, JOBS_PATIENCE_SECONDS)
 
 
 def _text(path: Path) -> str:

@@ -97,15 +97,13 @@ class Monitor:
         former_left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = used.cpu_seconds - before_cpu > _IDLE_CPU * idle or used_bytes - before_bytes > _IDLE_BYTES * idle
-        if works or left != former_left or (self.workers_elsewhere and self._others_work()):
+        elsewhere = self.scheduler.workers if self.workers_elsewhere and self.scheduler is not None else {}
+        compute = any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in list(elsewhere.values()))
+        are_awaited = self.workers_elsewhere and not elsewhere
+        if works or left != former_left or compute or are_awaited:
             self._last = (left, used.cpu_seconds, used_bytes, time.monotonic())
             return True
         return False
-
-    def _others_work(self) -> bool:
-        """Return whether workers on other nodes compute, or are still awaited."""
-        workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
-        return not workers or any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in workers)
 
     @property
     def tasks_left(self) -> int:

@@ -230,7 +230,7 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
     assert cause in CAUSES and cause.value == cause.name.lower()
-    assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
+    assert words_of(cause.value) == cause.words() and "{" not in cause.explanation(SLURM)
 
 
 def test_the_page_on_jobs_has_every_state_in_its_diagram_and_its_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -31,6 +32,12 @@ class Taken:
 
     def rounded(self) -> dict[str, float]:
         return {name: round(value, 2) for name, value in asdict(self).items()}
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far, of this process and of those that it ran."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def run(*words: str, **options: Any) -> tuple[Taken, str]:

@@ -26,7 +26,6 @@ import json
 import logging
 import multiprocessing
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -58,14 +57,9 @@ def measure(kind: str, n: int, run: bool) -> dict[str, float]:
 
 
 def _timed(name: str, act: Any) -> dict[str, float]:
-    wall, cpu = time.perf_counter(), _cpu_seconds()
+    wall, cpu = time.perf_counter(), measuring.cpu_seconds()
     act()
-    return {f"{name}_s": time.perf_counter() - wall, f"{name}_cpu_s": _cpu_seconds() - cpu}
-
-
-def _cpu_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return {f"{name}_s": time.perf_counter() - wall, f"{name}_cpu_s": measuring.cpu_seconds() - cpu}
 
 
 def _tasks(base: Any, n: int) -> Any:

@@ -339,7 +339,7 @@ def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -
     if with_floor:
         luigi(folder, 2, "--until", "Regrid")
         with ProcessPoolExecutor(1) as alone:
-            spent = alone.submit(production_floor.floor, folder, workflow.describer).result()
+            spent = alone.submit(production_floor.floor, folder).result()
     summary = show(run, spent, kept)
     print(json.dumps(summary), flush=True)
     return Measured(run, kept, summary)

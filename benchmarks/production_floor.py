@@ -11,8 +11,7 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ import numpy as np
 import xarray as xr
 
 Seconds = dict[str, float]
-# Returns how a step (`ref`, `sim`, `scen`) describes the domain, by the configuration.
-Describer = Callable[[Any, str], tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]]
 
 
-def floor(folder: Path, describer: Describer) -> Seconds:
+def floor(folder: Path) -> Seconds:
     """Seconds of the floor of the run in a folder, in a process of its own."""
     os.chdir(folder)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -38,7 +35,7 @@ def floor(folder: Path, describer: Describer) -> Seconds:
     dask.config.set(scheduler="synchronous")
     seconds: Seconds = defaultdict(float)
     numerical_work(context(), seconds)
-    seconds["properties"] = properties(context(), describer)
+    seconds["properties"] = properties(context())
     read_source(folder, seconds)
     write_products(folder, seconds)
     return dict(seconds)
@@ -147,28 +144,17 @@ def example_weights(source: xr.Dataset, cells: xr.Dataset) -> Any:
 # The domain's properties
 
 
-def described(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
-    """How the diagnostics of domains describe a step, and its period."""
-    asked = (config.off_diag or config.domain_diag).steps[step].step
-    return partial(diagnosed, asked), asked.period
-
-
-def diagnosed(step: Any, dataset: xr.Dataset) -> xr.Dataset:
-    """The properties of maps in memory."""
+def properties(run: Any) -> float:
+    """CPU seconds of the properties over the domain, in memory: of the reference, the simulations and the products."""
     from espo_luigi.science.diagnose.diagnosis import Diagnosis
 
-    return Diagnosis(dataset, step).properties().compute()
-
-
-def properties(run: Any, describer: Describer) -> float:
-    """CPU seconds of the properties over the domain, in memory: of the reference, the simulations and the products."""
     spent = 0.0
-    for step, dataset in described_datasets(run):
-        describe, period = describer(run.config, step)
-        local = on_domain(run, dataset.sel(time=slice(*period))).load()
+    for name, dataset in described_datasets(run):
+        step = (run.config.off_diag or run.config.domain_diag).steps[name].step
+        local = on_domain(run, dataset.sel(time=slice(*step.period))).load()
         y, x = local[next(iter(local.data_vars))].dims[-2:]
-        describe(local.isel({y: slice(1), x: slice(1)}))
-        spent += cpu_seconds(describe, local)[1]
+        Diagnosis(local.isel({y: slice(1), x: slice(1)}), step).properties().compute()
+        spent += cpu_seconds(lambda local=local, step=step: Diagnosis(local, step).properties().compute())[1]
     return spent
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from production_floor import Describer, described
 from production_input import ROTATED_POLE, SIMULATION, Region
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +36,6 @@ class Workflow:
     # Makes the regions, slices and domains small: the configuration, the region, its land cells.
     reduce: Callable[[Config, Region, int], None]
     add_all_rules: Callable[[Config], None]
-    describer: Describer
     pieces: int
     most_members: int
     whole: Whole
@@ -106,7 +104,6 @@ WORKFLOWS = {
         pole=None,
         reduce=reduce_2024,
         add_all_rules=diagnose_regions,
-        describer=described,
         pieces=1,
         most_members=1,
         whole=Whole(
@@ -124,7 +121,6 @@ WORKFLOWS = {
         pole=ROTATED_POLE,
         reduce=reduce_v2,
         add_all_rules=lambda config: None,
-        describer=described,
         pieces=3,
         most_members=5,
         whole=Whole(

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import measuring
 import numpy as np
 import xarray as xr
 
@@ -58,15 +59,9 @@ def write(grid: Grid, values: np.ndarray, path: Path) -> None:
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of this process and of those that it ran."""
-
-    def so_far() -> float:
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(each.ru_utime + each.ru_stime for each in used)
-
-    start = so_far()
+    start = measuring.cpu_seconds()
     run()
-    return so_far() - start
+    return measuring.cpu_seconds() - start
 
 
 def measure(source: Grid, days: int) -> dict[str, float]:

@@ -227,19 +227,19 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     is_of_years = "horizon" in ds.dims or "warming_level" in ds.dims
     if "time" not in ds.dims and not is_of_years:
         return row | {"xrfreq": "fx", "frequency": "fx"}
-    times = ds["time"].values if "time" in ds.dims else np.array(_ends_of_years(ds))
+    if "time" in ds.dims:
+        times = ds["time"].values
+    else:
+        # Of all horizons, or of the years of all levels of warming; none if none is reached.
+        named = ds["horizon"].values if "horizon" in ds.dims else [ds.attrs.get("warming_level_years", "")]
+        years = [ends for name in named for ends in re.findall(r"(?:^| K: )(\d{4})-(\d{4})", str(name))]
+        ends = [f"{min(years)[0]}-01-01", f"{max(last for _, last in years)}-12-31"] if years else []
+        times = np.array(ends)
     # A clean-up that keeps few attributes removes those of the frequency.
     xrfreq = row.get("xrfreq") or _frequency(times[:2]) or ""
     known = row.get("frequency") or _FREQUENCY_OF.get(xrfreq) or _FREQUENCY_BY_LETTER.get(xrfreq[:1], "")
     dates = {"date_start": stamp(times[0]), "date_end": stamp(times[-1])} if len(times) else {}
     return row | {"xrfreq": xrfreq, "frequency": known} | dates
-
-
-def _ends_of_years(ds: xr.Dataset) -> list[str]:
-    """The first and the last day of all horizons, or of the years of all levels of warming; none if none is reached."""
-    names = ds["horizon"].values if "horizon" in ds.dims else [ds.attrs.get("warming_level_years", "")]
-    years = [ends for name in names for ends in re.findall(r"(?:^| K: )(\d{4})-(\d{4})", str(name))]
-    return [f"{min(years)[0]}-01-01", f"{max(last for _, last in years)}-12-31"] if years else []
 
 
 def _opened(path: Path) -> xr.Dataset:
@@ -264,7 +264,11 @@ def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
         # CORDEX's files of CMIP5 only have this `project_id`; those of CMIP6 have a `mip_era`.
         found |= {"mip_era": "CMIP5", "activity": "CORDEX"}
     if found.get("mip_era") == "CMIP6" and found.get("experiment", "").startswith("ssp"):
-        found |= _contradicting_parent(attrs, found)
+        # The parent is noted if it differs from the `historical` run that the search joins.
+        parent = {column: _stated(attrs, name) for column, name in _PARENT_ATTRIBUTES.items()}
+        own = {"parent_experiment": "historical"} | {f"parent_{of}": found.get(of) for of in ("source", "member")}
+        if any(parent[column] not in ("", value) for column, value in own.items()):
+            found |= {column: text for column, text in parent.items() if text}
     stated = {key.removeprefix("cat:"): str(value) for key, value in attrs.items() if key.startswith("cat:")}
     return found | {
         column: value for column, value in stated.items() if column in COLUMNS and column not in ("id", "path")
@@ -275,14 +279,6 @@ def _stated(attrs: Mapping[str, Any], name: str) -> str:
     """Return an attribute's text; empty for "none", "no parent" and the like."""
     text = str(attrs.get(name, "")).strip()
     return "" if text.lower() in _ABSENT else text
-
-
-def _contradicting_parent(attrs: Mapping[str, Any], row: Mapping[str, str]) -> dict[str, str]:
-    """Return the parent of a scenario of CMIP6 if it differs from the `historical` run that the search joins."""
-    parent = {column: _stated(attrs, name) for column, name in _PARENT_ATTRIBUTES.items()}
-    own = {"parent_experiment": "historical", "parent_source": row.get("source"), "parent_member": row.get("member")}
-    differs = any(parent[column] not in ("", value) for column, value in own.items())
-    return {column: text for column, text in parent.items() if text} if differs else {}
 
 
 def _of_cmip7_attributes(attrs: Mapping[str, Any], path: str) -> dict[str, str]:
@@ -323,9 +319,11 @@ def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path) -> dict[str
         raise CatalogError(
             f"no variable with latitudes and longitudes; it has {', '.join(map(str, ds.variables)) or 'none'}"
         )
-    if ds.attrs.get("cat:processing_level", "raw") == "raw" and (cells := _unstructured(ds)):
+    along = [ds[name].dims for name in coordinate_names(ds).values()]
+    is_list = len(along) == 2 and along[0] == along[1] and len(along[0]) == 1 and ds.sizes[along[0][0]] > 1
+    if is_list and ds.attrs.get("cat:processing_level", "raw") == "raw":
         raise CatalogError(
-            f"an unstructured grid: latitudes and longitudes of its cells stand along {cells}; expected rows and "
+            f"an unstructured grid: latitudes and longitudes of its cells stand along {along[0][0]}; expected rows and "
             "columns. Interpolate the file to a regular grid first"
         )
     if is_cmip7(ds.attrs, str(path)):
@@ -377,13 +375,6 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
 
     wanted = (name for name in names if name not in coordinates and not name.endswith(suffixes))
     return [name for name in wanted if not counts_days(name)]
-
-
-def _unstructured(ds: xr.Dataset) -> str:
-    """Return the dimension along which the cells of an unstructured grid stand; nothing on other grids."""
-    along = [ds[name].dims for name in coordinate_names(ds).values()]
-    is_list = len(along) == 2 and along[0] == along[1] and len(along[0]) == 1 and ds.sizes[along[0][0]] > 1
-    return str(along[0][0]) if is_list else ""
 
 
 def _frequency(times: np.ndarray) -> str | None:

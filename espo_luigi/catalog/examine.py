@@ -105,7 +105,11 @@ def examine_match(
         name = _named(piece)
         piece = masked(piece) if masked else piece
         series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.told[file, name]))
-    problems += _unseen(match, period, series, problems)
+    # The catalogue's dates do not count.
+    explained = {name for problem in problems for name in problem.variable.split(",")} | series.keys()
+    message = f"no file has a day of {period[0]}-{period[1]}; correct the dates in the catalogue"
+    absent = [name for name in match.variables if name not in explained]
+    problems += [Problem("missing_days", message, variable=name) for name in absent]
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():
         problems += [problem for raw in files for problem in day_problems(raw)]
@@ -117,15 +121,6 @@ def examine_match(
         cut = _cut(daily, regions, problems)
         problems += value_problems(cut, limits, mask_variable, calibration, list(_cells_of(scopes, cut, match)))
     return problems
-
-
-def _unseen(match: Match, period: Period, series: Mapping[str, Any], problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield the variables without a day in the period; the catalogue's dates do not count."""
-    explained = {name for problem in problems for name in problem.variable.split(",")}
-    for name in match.variables:
-        if name not in explained | series.keys():
-            message = f"no file has a day of {period[0]}-{period[1]}; correct the dates in the catalogue"
-            yield Problem("missing_days", message, variable=name)
 
 
 def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapping[str, Variable]) -> _Held:
@@ -313,7 +308,9 @@ def missing_chunks(
             if not there.any():
                 continue
             # Chunks that hold nothing but missing values may be absent.
-            may_be_empty = _stands_for_missing(array.fill_value, data) and not there.all()
+            missing = [data.encoding[name] for name in ("_FillValue", "missing_value") if name in data.encoding]
+            fill = array.fill_value
+            may_be_empty = fill is not None and (fill != fill or fill in missing) and not there.all()
             if data.sizes.get("time", 1) == 1:
                 found += [] if may_be_empty else [MissingChunks(name, _keys(array, there), there.size)]
             elif steps.size:
@@ -341,11 +338,6 @@ def _of_series(
         day = data["time"].values[max(chunk * length, steps[0])]
         wanted = (last - first + 1) * math.prod(absent.shape[1:])
         yield MissingChunks(str(array.basename), _keys(array, np.moveaxis(absent, 0, axis)), wanted, day)
-
-
-def _stands_for_missing(fill: Any, data: xr.DataArray) -> bool:
-    declared = [data.encoding[name] for name in ("_FillValue", "missing_value") if name in data.encoding]
-    return fill is not None and (fill != fill or any(fill == number for number in declared))
 
 
 def _file(array: Any) -> tuple[int, ...]:

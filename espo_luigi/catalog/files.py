@@ -111,7 +111,7 @@ def _with_time(ds: xr.Dataset, axis: str) -> xr.Dataset:
 
 
 def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
-    """Return an opened dataset with the dates of its time zone, and with `TO_MIDPOINT`.
+    """Return an opened dataset with the dates of its time zone, and with `TO_MIDPOINT` if times have bounds.
 
     A day is the observer's, so the zone is ignored. xarray converts to UTC, for some calendars and forms of zones.
     """
@@ -126,7 +126,12 @@ def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
         utc, local = (xr.decode_cf(stamp)["time"].values[0] for stamp in with_units)
         index = ds.indexes["time"] + pd.Timedelta(local - utc)
         ds = ds.assign_coords(time=xr.DataArray(index, dims="time", attrs=ds["time"].attrs))
-    return _with_midpoints(ds, raw)
+    bounds = raw["time"].attrs.get("bounds") if "time" in raw else None
+    if bounds not in raw.variables or not raw["time"].size:
+        return ds
+    plain = xr.decode_cf(raw[["time", bounds]].reset_coords(bounds), decode_times=False, decode_coords=False)
+    days, problem = _to_midpoint(plain["time"], plain[bounds])
+    return ds.assign_coords({TO_MIDPOINT: ("time", days, {"problem": problem})})
 
 
 def open_netcdf(
@@ -148,7 +153,13 @@ def open_netcdf(
     if options.get("engine") == "zarr":
         return open_zarr(path, options)
     path = _checked(path, options)
-    options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
+    options = {**options, "engine": options.get("engine") or guess_engine(path)}
+    # A file's name may choose the engine: kerchunk's reads an unchecked Zarr store, cfgrib's reads pickles.
+    if options["engine"] not in ENGINES or options["engine"] == "zarr":
+        raise DataError(
+            f"by its name, xarray would read it with {options['engine']}; expected a NetCDF file, or `zarr` as its "
+            "format in the catalogue. Convert it to either."
+        )
     _check_contents(path, options)
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as stored:
         axis = _time_axis(stored)
@@ -212,30 +223,6 @@ def _check_times(raw: xr.Dataset) -> None:
             f"the calendar of time is {calendar}, which is not supported; expected standard, proleptic_gregorian, "
             "noleap, all_leap or 360_day. Convert the file to one of them, or exclude it"
         )
-
-
-def _netcdf_engine(path: str) -> str:
-    """Return the engine that xarray takes by itself; refuse engines that are not for NetCDF.
-
-    A file's name may choose them: kerchunk's reads an unchecked Zarr store, cfgrib's reads pickles.
-    """
-    engine = guess_engine(path)
-    if engine not in ENGINES or engine == "zarr":
-        raise DataError(
-            f"by its name, xarray would read it with {engine}; expected a NetCDF file, or `zarr` as its format in the "
-            "catalogue. Convert it to either."
-        )
-    return str(engine)
-
-
-def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
-    """Add `TO_MIDPOINT` to an opened dataset if times have bounds, from the same dataset as it is stored."""
-    bounds = raw["time"].attrs.get("bounds") if "time" in raw else None
-    if bounds not in raw.variables or not raw["time"].size:
-        return ds
-    plain = xr.decode_cf(raw[["time", bounds]].reset_coords(bounds), decode_times=False, decode_coords=False)
-    days, problem = _to_midpoint(plain["time"], plain[bounds])
-    return ds.assign_coords({TO_MIDPOINT: ("time", days, {"problem": problem})})
 
 
 def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> tuple[np.ndarray, str]:

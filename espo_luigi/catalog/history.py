@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from espo_luigi.catalog.criteria import Period, bounds
 from espo_luigi.catalog.read import ID_COLUMNS, PARENT_COLUMNS, Asset
@@ -41,8 +41,21 @@ def dispatch_history(assets: Sequence[Asset], periods: Sequence[Period] = ()) ->
     experiment (observations, reanalyses) stay.
     """
     older = _join_historical([asset for asset in assets if not asset.is_cmip7])
-    rows, objections = _join_parents(assets, periods)
-    return Dispatched([*older.assets, *rows], {**older.objections, **objections}, older.doubts)
+    rows, objections = list(older.assets), dict(older.objections)
+    runs: dict[str, list[Asset]] = defaultdict(list)
+    for asset in assets:
+        runs[asset.id].append(asset)
+    for name, run in runs.items():
+        own = [asset for asset in run if asset.is_cmip7]
+        experiment = _cell(own[0], "experiment") if own else ""
+        if not own or experiment in HISTORIES:
+            continue
+        rows += own
+        if experiment and "id" not in own[0].faults and "picontrol" not in experiment.lower():
+            before, objection = _chain(own, runs.values(), periods)
+            rows += before
+            objections |= {name: objection} if objection else {}
+    return Dispatched(rows, objections, older.doubts)
 
 
 def _join_historical(assets: Sequence[Asset]) -> Dispatched:
@@ -128,26 +141,6 @@ def _copy(asset: Asset, future: Asset, columns: Sequence[str] = ("activity", "ex
     return asset.with_columns(**{name: future.columns[name] for name in ("id", *columns) if name in future.columns})
 
 
-def _join_parents(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[Asset], dict[str, str]]:
-    """Return the rows of CMIP7's runs, each with those of the runs before it, and objections by id."""
-    runs: dict[str, list[Asset]] = defaultdict(list)
-    for asset in assets:
-        runs[asset.id].append(asset)
-    result: list[Asset] = []
-    objections: dict[str, str] = {}
-    for name, run in runs.items():
-        own = [asset for asset in run if asset.is_cmip7]
-        experiment = _cell(own[0], "experiment") if own else ""
-        if not own or experiment in HISTORIES:
-            continue
-        result += own
-        if experiment and "id" not in own[0].faults and "picontrol" not in experiment.lower():
-            before, objection = _chain(own, runs.values(), periods)
-            result += before
-            objections |= {name: objection} if objection else {}
-    return result, objections
-
-
 def _chain(run: list[Asset], runs: Iterable[list[Asset]], periods: Sequence[Period]) -> tuple[list[Asset], str]:
     """Return the rows of the runs before a run with that run's id, and an objection if a needed run is absent.
 
@@ -157,7 +150,10 @@ def _chain(run: list[Asset], runs: Iterable[list[Asset]], periods: Sequence[Peri
     begin = min((bounds(period)[0] for period in periods), default=None)
     chained: list[Asset] = []
     link, seen = run, {run[0].id}
-    while (first := _first_day(link)) is not None and (begin is None or first > begin):
+    while starts := [asset.start for asset in _dated(link) if asset.start is not None]:
+        first = min(starts)
+        if begin is not None and first <= begin:
+            break
         named = {_parent_named(asset) for asset in link if any(_parent_named(asset))} or {_usual_parent(link[0])}
         if len(named) > 1:
             return [], f"the files of {link[0].id} name several parents: {' and '.join(sorted(map(_called, named)))}"
@@ -185,10 +181,6 @@ def _dated(rows: Iterable[Asset]) -> list[Asset]:
         asset for asset in rows if not {"date_start", "date_end"} & set(asset.faults) and asset.start and asset.end
     ]
     return [asset for asset in dated if asset.columns.get("xrfreq") == "D"] or dated
-
-
-def _first_day(rows: Iterable[Asset]) -> datetime | None:
-    return min((asset.start for asset in _dated(rows) if asset.start is not None), default=None)
 
 
 def _parent_named(asset: Asset) -> tuple[str, ...]:

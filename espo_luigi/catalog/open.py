@@ -90,7 +90,14 @@ def open_match(
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
     combined = _with_days(combined, match, may_lack)
     if match.columns.get("mip_era") == "CMIP7":
-        combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
+        # Those that all files share, and that stay true of products: files of a run and of its parent may have several
+        # institutions, sources and licences.
+        combined.attrs = {
+            name: value
+            for name, value in combined.attrs.items()
+            if not any(fnmatchcase(str(name), pattern) for pattern in _OF_A_CMIP7_FILE)
+            and all(name not in of.attrs or np.array_equal(of.attrs[name], value) for _, _, of in pieces)
+        }
     institutions = {piece.attrs.get("institution_id") for _, _, piece in pieces}
     attributes = _catalogue_attributes(match, several_institutions=len(institutions) > 1)
     return combined[list(match.variables)].assign_attrs(attributes)
@@ -130,16 +137,28 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
         Each field (y, x) in the units and the type of its file, on the coordinates of `ds`.
     """
     options = {**(xr_open_kwargs or {}), "chunks": {}}
-    fields = {name: _open_field(name, asset, match, options) for name, asset in match.fixed.items()}
-    placed = {name: on_grid_of(ds, field.to_dataset(name=name)) for name, field in fields.items()}
-    for name, field in placed.items():
-        if field is None:
+    fields: dict[str, xr.Variable] = {}
+    for name, asset in match.fixed.items():
+        with _with_searched_names(_open_file(asset, match, options, math.inf), asset) as held:
+            if name not in held.data_vars:
+                raise DataError(f"{asset.path} has no variable {name}; it has {', '.join(map(str, held.data_vars))}.")
+            field = held[name].astype("int8") if held[name].dtype == bool else held[name]
+            # Some files give a field a single time.
+            dated = field if "time" in field.dims else field.drop_vars("time", errors="ignore").expand_dims(time=[0])
+            try:
+                named = normalise_coordinates(held.drop_vars("time", errors="ignore").assign({name: dated}))
+                loaded = as_maps(named[name]).isel(time=0, drop=True).load()
+            except DataError as error:
+                raise DataError(f"{asset.path}: {error}") from None
+        loaded.attrs.pop("grid_mapping", None)
+        placed = on_grid_of(ds, loaded.drop_encoding().to_dataset(name=name))
+        if placed is None:
             raise DataError(
-                f"{match.fixed[name].path}: {name} is not on the grid of {match.id}; expected the same lat and lon. "
+                f"{asset.path}: {name} is not on the grid of {match.id}; expected the same lat and lon. "
                 "Give the catalogue the field of this grid, or exclude this one by its path."
             )
-    coordinates = {name: value for name, value in ds.coords.items() if "time" not in value.dims}
-    return xr.Dataset({name: field[name].variable for name, field in placed.items() if field}, coordinates)
+        fields[name] = placed[name].variable
+    return xr.Dataset(fields, {name: value for name, value in ds.coords.items() if "time" not in value.dims})
 
 
 def open_grid_mapping(match: Match, variable: str, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.DataArray:
@@ -154,35 +173,6 @@ def open_grid_mapping(match: Match, variable: str, *, xr_open_kwargs: Mapping[st
         name = "" if data is None else data.encoding.get("grid_mapping") or data.attrs.get("grid_mapping")
         attrs = dict(ds[name].attrs) if name in ds.variables else {}
     return xr.DataArray(np.int8(0), attrs=attrs, name=str(name) if attrs else None)
-
-
-def _open_field(name: str, asset: Asset, match: Match, options: dict[str, Any]) -> xr.DataArray:
-    with _with_searched_names(_open_file(asset, match, options, math.inf), asset) as ds:
-        if name not in ds.data_vars:
-            raise DataError(f"{asset.path} has no variable {name}; it has {', '.join(map(str, ds.data_vars))}.")
-        field = ds[name].astype("int8") if ds[name].dtype == bool else ds[name]
-        # Some files give a field a single time.
-        dated = field if "time" in field.dims else field.drop_vars("time", errors="ignore").expand_dims(time=[0])
-        try:
-            named = normalise_coordinates(ds.drop_vars("time", errors="ignore").assign({name: dated}))
-            loaded = as_maps(named[name]).isel(time=0, drop=True).load()
-        except DataError as error:
-            raise DataError(f"{asset.path}: {error}") from None
-    loaded.attrs.pop("grid_mapping", None)
-    return loaded.drop_encoding()
-
-
-def _lasting_attributes(attrs: Mapping[Any, Any], of_pieces: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    """Return the attributes that all files of CMIP7 share, and that stay true of products.
-
-    Files of a run and of its parent may have several institutions, sources and licences.
-    """
-    return {
-        name: value
-        for name, value in attrs.items()
-        if not any(fnmatchcase(str(name), pattern) for pattern in _OF_A_CMIP7_FILE)
-        and all(name not in each or np.array_equal(each[name], value) for each in of_pieces)
-    }
 
 
 def _catalogue_attributes(match: Match, *, several_institutions: bool = False) -> dict[str, str]:
@@ -232,9 +222,19 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         )
     try:
         named = normalise_coordinates(ds)
+        calendar_of(named)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    floored = _floored(named, ds.get(TO_MIDPOINT), asset, match.periods)
+    if named.indexes["time"].hasnans:
+        missing_times = int(named["time"].isnull().sum())
+        raise DataError(f"{asset.path}: {missing_times} of {named.sizes['time']} times are missing.")
+    to_midpoint = ds.get(TO_MIDPOINT)
+    if to_midpoint is not None and to_midpoint.isnull().any():
+        # Only problems of the wanted years count.
+        unknown = within(named.assign_coords(unknown=to_midpoint.isnull().variable), match.periods)["unknown"]
+        if unknown.any():
+            raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
+    floored = floor_to_day(named, to_midpoint)
     if asset.until is not None:
         # The days before the next run begins.
         time = floored["time"].dt
@@ -336,21 +336,6 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         if isinstance(error, OSError) and (passes(error) or error.errno in (errno.EACCES, errno.EPERM)):
             raise StoreError(f"{why} The file system refuses it: ask the file's owner, or the site") from error
         raise DataError(f"{why} Download or make the file again, or exclude it.") from error
-
-
-def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, periods: tuple[Period, ...]) -> xr.Dataset:
-    try:
-        calendar_of(ds)
-    except DataError as error:
-        raise DataError(f"{asset.path}: {error}") from None
-    if ds.indexes["time"].hasnans:
-        raise DataError(f"{asset.path}: {int(ds['time'].isnull().sum())} of {ds.sizes['time']} times are missing.")
-    if to_midpoint is not None and to_midpoint.isnull().any():
-        # Only problems of the wanted years count.
-        unknown = within(ds.assign_coords(unknown=to_midpoint.isnull().variable), periods)["unknown"]
-        if unknown.any():
-            raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
-    return floor_to_day(ds, to_midpoint)
 
 
 def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:

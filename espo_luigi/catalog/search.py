@@ -357,23 +357,22 @@ def _files(
     return chosen, (variable, objection) if objection else None
 
 
-def _natural(columns: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
-    """Return a sort key that puts the member r2i1p1f1 before r10i1p1f1."""
-    text = columns.get("member", "r1") + columns.get("driving_member", "r1")
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
-
-
 def _first_members(found: Mapping[str, Match], number: int) -> dict[str, Match]:
-    """Keep the first members, in natural order, of those datasets that differ by member only."""
+    """Keep the first members of those datasets that differ by member only: r2i1p1f1 comes before r10i1p1f1."""
     groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
     for match in found.values():
         # Hindcasts of several starts (s1960-r1i1p1f1) are not members of a common ensemble.
         start = re.match(r"s\d+-|", match.columns.get("member", ""))
         same = (match.columns.get(column, "") for column in ID_COLUMNS if column not in ("member", "driving_member"))
         groups[(start[0] if start else "", *same)].append(match)
+
+    def natural(match: Match) -> tuple[tuple[int, str], ...]:
+        text = match.columns.get("member", "r1") + match.columns.get("driving_member", "r1")
+        return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
+
     kept: set[str] = set()
     for members in groups.values():
-        ordered = sorted(members, key=lambda match: _natural(match.columns))
+        ordered = sorted(members, key=natural)
         kept |= {match.id for match in ordered[:number]}
         if len(ordered) > number:
             logger.info("of %s, the first %d by member are kept", ", ".join(match.id for match in ordered), number)

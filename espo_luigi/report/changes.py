@@ -90,7 +90,11 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
             source, is_of_regions = load_netcdf(file, without=["realization"]), True
     if source is None:
         return
-    for base, of in _percentiles(source).items():
+    percentiles: dict[str, list[int]] = {}
+    for variable in map(str, source.data_vars):
+        if (matched := re.fullmatch(r"(.+)_p(\d+)", variable)) and f"{matched[1]}_members" in source:
+            percentiles.setdefault(matched[1], []).append(int(matched[2]))
+    for base, of in percentiles.items():
         names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
         means = xr.Dataset({key: source[name] for name, key in keys if name in source})
@@ -105,14 +109,6 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
             cut = maps[there].sel(drawn) if maps is not None and there and all(drawn.values()) else None
             shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
-
-
-def _percentiles(ds: xr.Dataset) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for name in map(str, ds.data_vars):
-        if (matched := re.fullmatch(r"(.+)_p(\d+)", name)) and f"{matched[1]}_members" in ds:
-            found.setdefault(matched[1], []).append(int(matched[2]))
-    return found
 
 
 def domain_means(ds: xr.Dataset) -> xr.Dataset:

@@ -99,7 +99,14 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
         place.set_ylabel("Share of spells as long or longer [1]")
         place.set_xlim(1, _longest(summaries, name))
         place.locator_params(axis="x", integer=True)
-    _transitions(follow, summaries)
+    for at, (kind, of) in enumerate(summaries.items()):
+        # Each averaged over its kind.
+        means = [np.mean([float(ds[name]) for ds in of]) for name in ("wet_wet", "dry_wet") if of]
+        style = {"facecolor": STYLES[kind]["color"], "edgecolor": "black", "hatch": "//" if kind == "raw" else None}
+        follow.bar(np.arange(len(means)) + 0.27 * (at - 1), means, width=0.25, label=kind, **style)
+    follow.set_xticks([0, 1], ["wet, then wet", "dry, then wet"])
+    follow.set(ylabel="Share of days [1]", title="Transitions")
+    follow.grid(True, axis="y")
     legend.set_axis_off()
     first, _ = _pairs(summaries)
     for pair in first:
@@ -211,17 +218,6 @@ def _longest(summaries: Summaries, name: str) -> int:
     shares = [ds[name].values for of in summaries.values() for ds in of if name in ds]
     lasting = [int((share > _SHOWN_SPELLS).sum()) for share in shares]
     return max([*lasting, 5]) + 1
-
-
-def _transitions(axes: Any, summaries: Summaries) -> None:
-    """Draw the shares of wet days and of dry days that a wet day follows, each averaged over its kind."""
-    for place, (kind, of) in enumerate(summaries.items()):
-        means = [np.mean([float(ds[name]) for ds in of]) for name in ("wet_wet", "dry_wet") if of]
-        style = {"facecolor": STYLES[kind]["color"], "edgecolor": "black", "hatch": "//" if kind == "raw" else None}
-        axes.bar(np.arange(len(means)) + 0.27 * (place - 1), means, width=0.25, label=kind, **style)
-    axes.set_xticks([0, 1], ["wet, then wet", "dry, then wet"])
-    axes.set(ylabel="Share of days [1]", title="Transitions")
-    axes.grid(True, axis="y")
 
 
 def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, what: str) -> None:

@@ -217,8 +217,14 @@ def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
     if judged:
         blocks.append(_overview(judged))
     if len(judged) <= MOST_SERIES:
-        for key, of in judged.items():
-            blocks += _of_pair(key, compared[key], of, compared)
+        columns = ["Aspect", "Reference", "Raw", "Adjusted", "Noise", "Units", *_SHARES.values(), "Verdict"]
+        names = labels(pool for pool, _ in compared)
+        for (pool, domain), of in judged.items():
+            words, ds = f"{domain}, {names[pool]}", compared[pool, domain]
+            ordered = sorted(of, key=lambda verdict: verdict.calibrated)
+            rows = [_row(ds.sel(aspect=verdict.aspect), verdict) for verdict in ordered]
+            table = Table(columns, rows, f"{words}: means over the cells, and shares of them", folded=True)
+            blocks += [Heading(words), _drawing_of_aspects(f"calibrated+{domain}+{pool}", words, [ds]), table]
     else:
         for domain in dict.fromkeys(domain for _, domain in judged):
             of_domain = {key: compared[key] for key in judged if key[1] == domain}
@@ -277,16 +283,6 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
     return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
-
-
-def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], compared: Compared) -> list[Any]:
-    words = f"{key[1]}, {labels(pool for pool, _ in compared)[key[0]]}"
-    rows = [
-        _row(ds.sel(aspect=verdict.aspect), verdict) for verdict in sorted(of, key=lambda verdict: verdict.calibrated)
-    ]
-    columns = ["Aspect", "Reference", "Raw", "Adjusted", "Noise", "Units", *_SHARES.values(), "Verdict"]
-    table = Table(columns, rows, f"{words}: means over the cells, and shares of them", folded=True)
-    return [Heading(words), _drawing_of_aspects(f"calibrated+{key[1]}+{key[0]}", words, [ds]), table]
 
 
 def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:

@@ -236,45 +236,43 @@ def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]
     own = {job.job_id for job in jobs}
     workers = {job.rule: job.n_workers for job in jobs}
     runs = [account for account in accounts if account.job_id not in own or account is not last[account.job_id]]
-    without = [_without_result(account, known[account.job_id, account.name], workers) for account in runs]
-    return [*(_corrected(job, last.get(job.job_id)) for job in jobs), *without]
-
-
-def _corrected(job: Job, account: Usage | None) -> Job:
-    """The job with the times, the node and the sizes of its account; memory is the larger, as both are samples."""
-    if account is None:
-        return job
-    return replace(
-        job,
-        node=account.node or job.node,
-        started=account.started,
-        ended=account.ended,
-        ordered=account.queued or job.ordered,
-        cpus=account.cpus or job.cpus,
-        memory_bytes=account.memory_bytes or job.memory_bytes,
-        time_minutes=account.time_minutes or job.time_minutes,
-        peak_memory_bytes=max(account.peak_memory_bytes, job.peak_memory_bytes),
-        cpu_seconds=account.cpu_seconds or job.cpu_seconds,
-        accounted=True,
-        energy_joules=account.energy_joules,
-    )
-
-
-def _without_result(account: Usage, record: Record, workers: Mapping[str, int]) -> Job:
-    return Job(
-        rule=record.rule,
-        node=account.node or "?",
-        started=account.started,
-        ended=account.ended,
-        ordered=account.queued or None,
-        succeeded=account.phase is Phase.COMPLETED,
-        n_workers=workers.get(record.rule, 1),
-        cpus=max(1, account.cpus),
-        memory_bytes=account.memory_bytes or record.memory_bytes,
-        time_minutes=account.time_minutes or record.time_minutes,
-        peak_memory_bytes=account.peak_memory_bytes,
-        cpu_seconds=account.cpu_seconds,
-        job_id=account.job_id,
-        accounted=True,
-        energy_joules=account.energy_joules,
-    )
+    corrected = [(job, last.get(job.job_id)) for job in jobs]
+    for account in runs:
+        record = known[account.job_id, account.name]
+        asked = {name: getattr(record, name) for name in ("rule", "memory_bytes", "time_minutes")}
+        unknown = {
+            "node": "?",
+            "started": 0.0,
+            "ended": 0.0,
+            "ordered": None,
+            "peak_memory_bytes": 0,
+            "cpu_seconds": 0.0,
+        }
+        job = Job(
+            **asked,
+            **unknown,
+            succeeded=account.phase is Phase.COMPLETED,
+            n_workers=workers.get(record.rule, 1),
+            cpus=1,
+            job_id=account.job_id,
+        )
+        corrected.append((job, account))
+    return [
+        job
+        if account is None
+        else replace(
+            job,
+            node=account.node or job.node,
+            started=account.started,
+            ended=account.ended,
+            ordered=account.queued or job.ordered,
+            cpus=account.cpus or job.cpus,
+            memory_bytes=account.memory_bytes or job.memory_bytes,
+            time_minutes=account.time_minutes or job.time_minutes,
+            peak_memory_bytes=max(account.peak_memory_bytes, job.peak_memory_bytes),  # both are samples
+            cpu_seconds=account.cpu_seconds or job.cpu_seconds,
+            accounted=True,
+            energy_joules=account.energy_joules,
+        )
+        for job, account in corrected
+    ]

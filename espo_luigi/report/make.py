@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -175,9 +175,13 @@ def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: 
     release, path = read_object(view.final / RELEASE) or {}, os.path.relpath(view.final / RELEASE, out.parent)
     named = f"Release {release.get('version')} of {release.get('date')}"
     released = [Link(named, path)] if {"version", "date"} <= {*release} else []
+    pools = {pool: ids for pool, ids in view.pools.items() if len(ids) > 1}
+    pooled = {sim_id for ids in pools.values() for sim_id in ids}
+    simulations = [line for pool, ids in pools.items() for line in (f"{pool}:", *(f"• {sim_id}" for sim_id in ids))]
+    simulations += [sim_id for sim_id in view.simulations if sim_id not in pooled]
     rows = [
         ["Reference", view.reference],
-        ["Simulations", "\n".join(_by_pool(view))],
+        ["Simulations", "\n".join(simulations)],
         ["Calibration period", "-".join(map(str, view.period))],
         ["Domains of the diagnostics", ", ".join(view.domains) or "none"],
         ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
@@ -198,15 +202,6 @@ def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: 
             *products_table(view),
         ],
     )
-
-
-def _by_pool(view: RunView) -> Iterator[str]:
-    """The simulations, those of a pool of several below its name."""
-    pooled = {sim_id for ids in view.pools.values() for sim_id in ids if len(ids) > 1}
-    for pool, ids in view.pools.items():
-        if len(ids) > 1:
-            yield from (f"{pool}:", *(f"• {sim_id}" for sim_id in ids))
-    yield from (sim_id for sim_id in view.simulations if sim_id not in pooled)
 
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:

@@ -166,7 +166,12 @@ def draw_map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str,
     rows, columns = edges_of(field[y].values), edges_of(field[x].values)
     axes.set_facecolor(_WITHOUT_DATA)
     image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
-    _outline(axes, columns, rows, np.isfinite(values))
+    land = np.isfinite(values)
+    row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
+    upright = [((columns[j + 1], rows[i]), (columns[j + 1], rows[i + 1])) for i, j in zip(row, edge, strict=True)]
+    edge, column = np.nonzero(land[1:] != land[:-1])
+    level = [((columns[j], rows[i + 1]), (columns[j + 1], rows[i + 1])) for i, j in zip(edge, column, strict=True)]
+    _lines(axes, [*upright, *level], colors="#666666", linewidths=0.4)
     _lines(axes, coast, colors="black", linewidths=0.8)
     axes.set_aspect(1 / _shrinking(field))
     axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
@@ -185,15 +190,6 @@ def edges_of(centres: np.ndarray) -> np.ndarray:
     """The bounds of cells from their centres; a single cell is a degree wide."""
     values = np.asarray(centres, float)
     return sphere.edges_of(values) if len(values) > 1 else values[0] + np.array([-0.5, 0.5])
-
-
-def _outline(axes: Any, columns: np.ndarray, rows: np.ndarray, land: np.ndarray) -> None:
-    """Draw the borders between cells with and without data."""
-    row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
-    upright = [((columns[j + 1], rows[i]), (columns[j + 1], rows[i + 1])) for i, j in zip(row, edge, strict=True)]
-    edge, column = np.nonzero(land[1:] != land[:-1])
-    level = [((columns[j], rows[i + 1]), (columns[j + 1], rows[i + 1])) for i, j in zip(edge, column, strict=True)]
-    _lines(axes, [*upright, *level], colors="#666666", linewidths=0.4)
 
 
 def _lines(axes: Any, pieces: Any, **style: Any) -> None:
@@ -262,18 +258,14 @@ def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None
         return None
     geographic = sphere.unit_vectors(*(field[name].transpose(y, x).values for name in ("lat", "lon"))).reshape(-1, 3)
     own = sphere.unit_vectors(*np.meshgrid(field[y].values, field[x].values, indexing="ij")).reshape(-1, 3)
-    turn = _rotation(geographic, own)
+    # The rotation that brings the unit vectors nearest to each other (Kabsch, 1976).
+    left, _, right = np.linalg.svd(geographic.T @ own)
+    turn = left @ np.diag([1, 1, np.sign(np.linalg.det(left @ right))]) @ right
     if np.abs(geographic @ turn - own).max() > _SAME_PLACE:
         return None
     vectors = sphere.unit_vectors(*np.moveaxis(_pieces()[..., ::-1], -1, 0)) @ turn
     longitudes = np.arctan2(vectors[..., 1], vectors[..., 0])
     return np.rad2deg(np.stack([longitudes, np.arcsin(vectors[..., 2].clip(-1, 1))], axis=-1))
-
-
-def _rotation(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """The rotation (multiplied from the right) that brings unit vectors (n, 3) nearest to `those` (Kabsch, 1976)."""
-    left, _, right = np.linalg.svd(these.T @ those)
-    return left @ np.diag([1, 1, np.sign(np.linalg.det(left @ right))]) @ right
 
 
 @functools.cache
@@ -299,9 +291,12 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
         wanted = {name: of_domain if every else _least_improved(name, of_domain, shares) for name in sorted(names)}
         needed = dict.fromkeys(one for of in wanted.values() for one in of)
         there = {one for one in needed if all([reader.has(path) for path in _five(one)])}
-        pictures = [_maps_of(name, one, view.table) for name, of in wanted.items() for one in of if one in there]
-        if pictures:
-            blocks += [Heading(domain), *pictures]
+        blocks += [Heading(domain)] if there else []
+        for name, of in wanted.items():
+            for one in [one for one in of if one in there]:
+                words = f"{name}, {domain}, {short(one.sim_id)}"
+                of_map = [_five(one), name, words, row_of(name, view.table)]
+                blocks.append(Drawing(f"map+{name}+{domain}+{one.sim_id}", words, draw_maps, of_map))
     rule = (
         "Maps of every simulation."
         if every
@@ -330,16 +325,6 @@ def _least_improved(
 
 def _five(diagnosed: Diagnosed) -> tuple[Path, ...]:
     return diagnosed.reference, diagnosed.sim_prop, diagnosed.scen_prop, diagnosed.sim_meas, diagnosed.scen_meas
-
-
-def _maps_of(name: str, diagnosed: Diagnosed, table: Mapping[str, Variable]) -> Drawing:
-    words = f"{name}, {diagnosed.domain}, {short(diagnosed.sim_id)}"
-    return Drawing(
-        f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}",
-        words,
-        draw_maps,
-        [_five(diagnosed), name, words, row_of(name, table)],
-    )
 
 
 def row_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:

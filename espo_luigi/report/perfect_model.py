@@ -85,9 +85,18 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
         errors = errors_of(chosen)
         sections.append(Section(f"{title}: all methods", [Text(_MULTIPLES), in_noises(errors)]))
         for name in map(str, errors["variable"].values):
-            unit = units_text(errors["units"].sel(variable=name).item())
-            text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {unit}."
-            drawings = [_drawing(errors, name, str(period), kind) for period in errors["period"].values]
+            unit = str(errors["units"].sel(variable=name).item())
+            text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {units_text(unit)}."
+            drawings = []
+            for period in map(str, errors["period"].values):
+                caption = (
+                    f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the "
+                    "legend's order. Below the grey line an error is within noise: the median over the truths of the "
+                    "error that 95 % of two realisations stay below."
+                )
+                of_period = errors.sel(variable=name, period=period)
+                file = f"perfect-{kind}-{name}-{period}"
+                drawings.append(Drawing(file, caption, errors_figure, (of_period, unit)))
             sections.append(Section(f"{title}: {name}", [Text(text), *drawings, everywhere(errors, name)]))
     return sections
 
@@ -163,17 +172,6 @@ def everywhere(errors: xr.Dataset, name: str) -> Table:
                 each = [f"{float(values.sel(property=prop).mean()):.3g}" for prop in names]
                 rows.append([f"{words}, {method}", *each])
     return Table(["Over all cells", *(TITLES[prop] for prop in names)], rows, "Means over pairs, seasons and periods")
-
-
-def _drawing(errors: xr.Dataset, name: str, period: str, kind: str) -> Drawing:
-    of_period = errors.sel(variable=name, period=period)
-    caption = (
-        f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the legend's "
-        "order. Below the grey line an error is within noise: the median over the truths of the error that 95 % of two "
-        "realisations stay below."
-    )
-    unit = str(errors["units"].sel(variable=name).item())
-    return Drawing(f"perfect-{kind}-{name}-{period}", caption, errors_figure, (of_period, unit))
 
 
 @drawing

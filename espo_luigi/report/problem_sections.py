@@ -28,7 +28,14 @@ def health_section(view: RunView) -> Section:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
         blocks += _flag_tables(tables)
-    return Section("Health checks", [*blocks, *_inputs(view)])
+    names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
+    inputs = Reader()
+    raw = {name: rows_of for name, path in view.inputs.items() if (rows_of := inputs.table(path, names)) is not None}
+    rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in raw.items() for row in of]
+    columns = ["Dataset", *(name.capitalize() for name in names)]
+    found = Table(columns, rows, f"{len(rows)} problem(s) of raw files", folded=len(rows) > 20)
+    none = Text(f"No problem was found in the raw files of {len(raw)} dataset(s).")
+    return Section("Health checks", [*blocks, Heading("Raw files"), *inputs.warned(), found if rows else none])
 
 
 def flag_sentence(row: store.Row) -> str:
@@ -71,18 +78,6 @@ def _cell(row: store.Row, name: str) -> str:
     if name == "raised":
         return "yes" if row[name] == "True" else "no"
     return units_text(row[name]) if name == "units" and row[name] else row[name]
-
-
-def _inputs(view: RunView) -> list[Any]:
-    reader = Reader()
-    names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
-    tables = {name: rows_of for name, path in view.inputs.items() if (rows_of := reader.table(path, names)) is not None}
-    rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
-    blocks: list[Any] = [Heading("Raw files"), *reader.warned()]
-    if not rows:
-        return [*blocks, Text(f"No problem was found in the raw files of {len(tables)} dataset(s).")]
-    columns = ["Dataset", *(name.capitalize() for name in names)]
-    return [*blocks, Table(columns, rows, f"{len(rows)} problem(s) of raw files", folded=len(rows) > 20)]
 
 
 def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:

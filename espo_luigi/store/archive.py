@@ -59,19 +59,14 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Coll
             for entry in _members(path):
                 name = entry.relative_to(path)
                 if without and name.as_posix() == ROOT_METADATA_NAME:
-                    archive.writestr(_member(ROOT_METADATA_NAME, 0o644), _metadata_without(entry, without))
+                    metadata = load_json(entry)
+                    for array in without:
+                        del metadata["consolidated_metadata"]["metadata"][array]
+                    archive.writestr(_member(ROOT_METADATA_NAME, 0o644), json.dumps(metadata, ensure_ascii=False))
                 elif name.parts[0] not in without:
                     _add(archive, entry, name.as_posix(), buffer)
         sync_path(partial)
         check_inventory(path)  # again: a file may have gone before the walk came to it
-
-
-def _metadata_without(path: Path, names: Collection[str]) -> str:
-    """The root's metadata without those of some arrays."""
-    content = load_json(path)
-    for name in names:
-        del content["consolidated_metadata"]["metadata"][name]
-    return json.dumps(content, ensure_ascii=False)
 
 
 def _members(root: Path) -> list[Path]:

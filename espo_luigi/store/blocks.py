@@ -38,9 +38,10 @@ def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[BlockKe
         if not is_written_in_blocks(variable):
             continue
         axis, blocks = variable.dims.index(dim), max(size // variable.chunksizes[dim][0], 1)
-        of_piece = functools.partial(_number_along, axis, blocks)
-        for _, piece in itertools.groupby(sorted(_places(variable), key=of_piece), of_piece):
-            yield [(str(name), place) for place in piece]
+        by_piece: dict[int, list[BlockKey]] = {}
+        for place in _places(variable):
+            by_piece.setdefault(place[axis] // blocks, []).append((str(name), place))
+        yield from by_piece.values()
 
 
 def places_of(ds: xr.Dataset) -> Iterator[list[BlockKey]]:
@@ -66,10 +67,6 @@ def _threads() -> int:
         return 1
 
 
-def _number_along(axis: int, blocks: int, place: tuple[int, ...]) -> int:
-    return place[axis] // blocks
-
-
 def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(len(sizes)) for sizes in variable.chunks or ()))
 
@@ -84,10 +81,20 @@ def write_blocks(
     places: dict[str, list[tuple[int, ...]]] = {}
     for name, place in wanted:
         places.setdefault(name, []).append(place)
-    arrays = {name: ds.variables[name].data for name in places}
-    layers = _layers_of_found(ds, partial, found)
-    writers = {name: BlockWriter.of(ds, partial, name) for name in places}
-    dask.compute(*(_written(_with_layers(arrays[name], layers), writers[name], places[name]) for name in places))
+    reading: dict[str, dict[Any, Any]] = {}
+    for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
+        data = ds.variables[name].data
+        if data.name in data.dask.layers:
+            writer = BlockWriter.of(ds, partial, name)
+            read = {(data.name, *place): (_read, partial, name, writer.region(place)) for _, place in blocks}
+            reading[data.name] = {**data.dask.layers[data.name], **read}
+    layers, written = {name: MaterializedLayer(layer) for name, layer in reading.items()}, []
+    for name, of_variable in places.items():
+        data = ds.variables[name].data
+        own = {key: layers.get(key, layer) for key, layer in data.dask.layers.items()}
+        data = da.Array(HighLevelGraph(own, data.dask.dependencies), data.name, data.chunks, data.dtype)
+        written.append(_written(data, BlockWriter.of(ds, partial, name), of_variable))
+    dask.compute(*written)
 
 
 def _written(data: da.Array, writer: BlockWriter, places: list[tuple[int, ...]]) -> da.Array:
@@ -211,27 +218,5 @@ def is_valid(writers: Mapping[str, BlockWriter], block: BlockKey) -> bool:
     return True
 
 
-def _layers_of_found(
-    ds: xr.Dataset, partial: HeldFolder, found: Collection[BlockKey]
-) -> Mapping[str, MaterializedLayer]:
-    """The layers of the graph that have found blocks; these are read from the store, not computed."""
-    layers: dict[str, dict[Any, Any]] = {}
-    for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
-        data = ds.variables[name].data
-        if data.name in data.dask.layers:
-            writer = BlockWriter.of(ds, partial, name)
-            read = {(data.name, *place): (_read, partial, name, writer.region(place)) for _, place in blocks}
-            layers[data.name] = {**data.dask.layers[data.name], **read}
-    return {name: MaterializedLayer(layer) for name, layer in layers.items()}
-
-
 def _read(partial: HeldFolder, variable: str, region: Region) -> np.ndarray:
     return np.asarray(_opened(partial, variable)[region])
-
-
-def _with_layers(data: da.Array, layers: Mapping[str, MaterializedLayer]) -> da.Array:
-    """The array, with its layers of the same names replaced."""
-    if layers.keys().isdisjoint(data.dask.layers):
-        return data
-    own = {name: layers.get(name, layer) for name, layer in data.dask.layers.items()}
-    return da.Array(HighLevelGraph(own, data.dask.dependencies), data.name, data.chunks, data.dtype)

@@ -6,9 +6,8 @@ or be fill values.
 
 from __future__ import annotations
 
-import functools
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +109,17 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
     for path in stores:
         if not began_with[path]:
             raise InputChangedError(f"the input {path} is not there when the work begins: it was missing. {_ADVICE}")
-    check = functools.partial(_check_same, began_with, descriptions)
+
+    def check() -> None:
+        for path, before in began_with.items():
+            now = descriptions[path](path)
+            if now != before:
+                kind = "file" if path in raw else "store"
+                raise InputChangedError(
+                    f"the input {path} is not the {kind} that this job began with: it was {before or 'missing'}, and "
+                    f"is now {now or 'gone'}. {_ADVICE}"
+                )
+
     with Publication.current().only_after(check).in_force():
         try:
             yield "; ".join(f"{path}: {text}" for path, text in sorted(began_with.items()))
@@ -128,14 +137,3 @@ _ADVICE = (
     "Nothing is published; the task is tried again, after its input where that is gone. If this comes back, find out "
     "who else works in that folder"
 )
-
-
-def _check_same(began_with: Mapping[Path, str], descriptions: Mapping[Path, _Describe]) -> None:
-    for path, before in began_with.items():
-        now = descriptions[path](path)
-        if now != before:
-            kind = "file" if descriptions[path] is _raw_at else "store"
-            raise InputChangedError(
-                f"the input {path} is not the {kind} that this job began with: it was {before or 'missing'}, and is "
-                f"now {now or 'gone'}. {_ADVICE}"
-            )

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -156,18 +155,14 @@ def _deleted(found: str) -> str:
 def _check_array(folder: Path, array: dict[str, Any]) -> None:
     shape, files = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
     expected = math.prod(-(-length // size) for length, size in zip(shape, files, strict=True))
-    found = list(_chunk_files(folder / "c")) if expected else []
+    chunks, found = folder / "c", list[Path]()
+    if expected and chunks.is_file():  # an array without dimensions
+        found = [chunks]
+    elif expected:
+        for parent, _, names in os.walk(chunks, onerror=raise_it):
+            found += [Path(parent, name) for name in names if name.isdecimal()]
     if len(found) != expected:
         raise StoreError(_deleted(f"{folder} has {len(found)} of its {expected} files"))
     for entry in found:
         if not entry.stat().st_size:
             raise lost_bytes(entry)
-
-
-def _chunk_files(chunks: Path) -> Iterator[Path]:
-    """The files of an array's chunks; a single one if it has no dimensions."""
-    if chunks.is_file():
-        yield chunks
-        return
-    for parent, _, names in os.walk(chunks, onerror=raise_it):
-        yield from (Path(parent, name) for name in names if name.isdecimal())

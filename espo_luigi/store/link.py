@@ -64,8 +64,15 @@ def join_stores(
         for source in sources:
             check_inventory(source)
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
-        spans = list(_spans(sources, dim))
-        for rows, names in _rows_to_write(partial.content, laid_out, spans, dim).items():
+        spans, left = list(_spans(sources, dim)), dict[Rows, list[Hashable]]()
+        for name, variable in laid_out.data_vars.items():
+            if dim not in variable.dims:
+                continue
+            axis, total = variable.dims.index(dim), variable.sizes[dim]
+            size = _array(partial.content, name)["chunk_grid"]["configuration"]["chunk_shape"][axis]
+            linked = [_link_chunks(span, partial.content, name, axis, size, total) for span in spans]
+            left.setdefault(_gaps(linked, total), []).append(name)
+        for rows, names in left.items():
             for start, stop in rows:
                 logger.info("%s: rows %d to %d of %s are written anew", destination.name, start, stop, dim)
                 write_rows(laid_out[names], partial, dim, slice(start, stop))
@@ -89,19 +96,6 @@ def _array(store: Path, name: Hashable) -> dict[str, Any]:
     """The metadata of an array, without its attributes."""
     content = load_json(store / str(name) / ROOT_METADATA_NAME)
     return {key: value for key, value in content.items() if key != "attributes"}
-
-
-def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: str) -> dict[Rows, list[Hashable]]:
-    """Link the chunks that can be linked; return the other rows, each with their variables."""
-    left: dict[Rows, list[Hashable]] = {}
-    for name, variable in ds.data_vars.items():
-        if dim not in variable.dims:
-            continue
-        axis = variable.dims.index(dim)
-        size = _array(partial, name)["chunk_grid"]["configuration"]["chunk_shape"][axis]
-        linked = [_link_chunks(span, partial, name, axis, size, variable.sizes[dim]) for span in spans]
-        left.setdefault(_gaps(linked, variable.sizes[dim]), []).append(name)
-    return left
 
 
 def _link_chunks(span: Span, partial: Path, name: Hashable, axis: int, size: int, total: int) -> tuple[int, int]:

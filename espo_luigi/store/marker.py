@@ -158,24 +158,25 @@ def is_complete(path: Path) -> bool:
 
 def read_marker(path: Path) -> Marker | None:
     """Read the marker of a store, archive, table or page, in well under a millisecond; None unless it is complete."""
-    text = _marker_text(Path(path))
-    try:
-        return None if text is None else Marker.from_json(text)
-    except StoreError:
-        return None
-
-
-def _marker_text(path: Path) -> str | None:
+    path = Path(path)
     try:
         if path.suffix == ".zip":
-            return _marker_of_archive(path)
-        if path.suffix in (".csv", ".html", ".sha256"):
+            # A few hundred bytes are read, however many members there are. Chunks are checked when they are read.
             with open_regular(path) as file:
-                return _marker_line(file)[1]
-        # A plan reads as many markers as there are tasks, and making a path takes its time.
-        text = read_text(f"{path}/{MARKER_NAME}")
-        return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+                if not _has_whole_directory(file, file.seek(0, os.SEEK_END)):
+                    return None
+                file.seek(0)
+                marker, root = _read_member(file, MARKER_NAME), _read_member(file, ROOT_METADATA_NAME)
+                text = None if marker is None or root is None else marker.decode()
+        elif path.suffix in (".csv", ".html", ".sha256"):
+            with open_regular(path) as file:
+                text = _marker_line(file)[1]
+        else:
+            # A plan reads as many markers as there are tasks, and making a path takes its time.
+            text = read_text(f"{path}/{MARKER_NAME}")
+            text = text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
+        return None if text is None else Marker.from_json(text)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError, StoreError):
         return None
 
 
@@ -277,20 +278,6 @@ def _marker_line(file: BinaryIO) -> tuple[int, str | None]:
     return start, last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None
 
 
-def _marker_of_archive(zip_path: Path) -> str | None:
-    """The text of the marker in an archive made by `pack`, if the archive has both its ends.
-
-    This reads a few hundred bytes, however many members there are. Chunks are checked when they are read.
-    """
-    with open_regular(zip_path) as file:
-        size = file.seek(0, os.SEEK_END)
-        if not _has_whole_directory(file, size):
-            return None
-        file.seek(0)
-        text = _read_member(file, MARKER_NAME)
-        return text.decode() if text is not None and _read_member(file, ROOT_METADATA_NAME) is not None else None
-
-
 def _read_member(file: BinaryIO, name: str) -> bytes | None:
     """The content of the member whose local header starts here, if it has the expected name."""
     header = file.read(_LOCAL_HEADER.size)
@@ -315,19 +302,14 @@ def _has_whole_directory(file: BinaryIO, size: int) -> bool:
         return False
     file.seek(max(end - _ZIP64_LOCATOR.size, 0))
     if _SENTINEL in (directory_size, directory_start) or file.read(4) == b"PK\x06\x07":
-        end, directory_size, directory_start = _read_zip64(file, end)
+        file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+        signature, _, record_start, _ = _ZIP64_LOCATOR.unpack(file.read(_ZIP64_LOCATOR.size))
+        if signature != b"PK\x06\x07" or not 0 <= record_start <= end - _ZIP64_END.size:
+            return False
+        file.seek(record_start)
+        *_, directory_size, directory_start = _ZIP64_END.unpack(file.read(_ZIP64_END.size))
+        end = record_start
     if directory_start + directory_size != end or directory_start < 0:
         return False
     file.seek(directory_start)
     return file.read(4) == b"PK\x01\x02"
-
-
-def _read_zip64(file: BinaryIO, end: int) -> tuple[int, int, int]:
-    """The start of the Zip64 end record, and size and start of the directory; (-1, 0, 0) if there is no such record."""
-    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
-    signature, _, record_start, _ = _ZIP64_LOCATOR.unpack(file.read(_ZIP64_LOCATOR.size))
-    if signature != b"PK\x06\x07" or not 0 <= record_start <= end - _ZIP64_END.size:
-        return -1, 0, 0
-    file.seek(record_start)
-    *_, directory_size, directory_start = _ZIP64_END.unpack(file.read(_ZIP64_END.size))
-    return record_start, directory_size, directory_start

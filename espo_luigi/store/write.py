@@ -116,21 +116,17 @@ def _chunk_shape(name: Hashable, variable: xr.Variable, chunks: Mapping[Any, int
         if not asked and variable.nbytes > _WHOLE_ARRAY_LIMIT_BYTES:
             return None
         return tuple(asked.get(dim, max(length, 1)) for dim, length in variable.sizes.items())
-    return tuple(
-        asked[dim] if dim in asked else _regular_chunk(name, dim, sizes)
-        for dim, sizes in zip(variable.dims, variable.chunks, strict=True)
-    )
-
-
-def _regular_chunk(name: Hashable, dim: Hashable, sizes: tuple[int, ...]) -> int:
-    """The size of all dask chunks along a dimension; only the last may be shorter."""
-    first = sizes[0] if sizes else 1
-    if set(sizes[:-1]) - {first} or (sizes and sizes[-1] > first):
-        raise StoreError(
-            f"variable {name!r} has dask chunks {sizes} along {dim!r}, expected equal ones with a shorter last one: "
-            f"give write_store chunks={{{dim!r}: {first}}}, or rechunk before"
-        )
-    return max(first, 1)
+    shape = []
+    for dim, sizes in zip(variable.dims, variable.chunks, strict=True):
+        first = sizes[0] if sizes else 1
+        # Only the last may be shorter.
+        if dim not in asked and (set(sizes[:-1]) - {first} or (sizes and sizes[-1] > first)):
+            raise StoreError(
+                f"variable {name!r} has dask chunks {sizes} along {dim!r}, expected equal ones with a shorter last "
+                f"one: give write_store chunks={{{dim!r}: {first}}}, or rechunk before"
+            )
+        shape.append(asked.get(dim, max(first, 1)))
+    return tuple(shape)
 
 
 def laid_out_for(
@@ -157,7 +153,11 @@ def laid_out_for(
             sizes = (-(-asked.get(dim, size) // size) * size for dim, size in zip(variable.dims, chunk, strict=True))
             unit = encoding[name]["shards"] = tuple(sizes)
         if variable.chunks is not None or (is_data and (chunks or shards)):
-            laid_out[name] = _in_whole_files(variable, unit)
+            # No two workers may share a file: dask blocks are of whole files.
+            blocks = variable.chunks or ((),) * variable.ndim
+            sizes_by_dim = zip(variable.dims, blocks, unit, strict=True)
+            wanted = {dim: one for dim, sizes, one in sizes_by_dim if not sizes or any(n % one for n in sizes[:-1])}
+            laid_out[name] = rechunk_variable(variable, wanted) if wanted else variable
     return laid_out, encoding
 
 
@@ -167,14 +167,6 @@ def _codecs(variable: xr.Variable, bits_along: Hashable | None) -> dict[str, Any
         filters = () if order == list(range(variable.ndim)) else (TransposeCodec(order=order),)
         return {"compressors": _BITS, "filters": filters}
     return {"compressors": _NUMBERS if variable.dtype.kind in "fiu" else _TEXT}
-
-
-def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable:
-    """The variable in dask blocks of whole files: no two workers share a file."""
-    blocks = variable.chunks or ((),) * variable.ndim
-    split = [not sizes or any(size % one for size in sizes[:-1]) for sizes, one in zip(blocks, unit, strict=True)]
-    wanted = {dim: one for dim, one, cut in zip(variable.dims, unit, split, strict=True) if cut}
-    return rechunk_variable(variable, wanted) if wanted else variable
 
 
 def write_zarr(ds: xr.Dataset, where: Path | HeldFolder, **options: Any) -> None:

@@ -74,11 +74,10 @@ def build(
         says why.
     """
     files = [config] if isinstance(config, (str, Path)) else config
-    _configure(
-        config=None if files is None else shlex.join(str(Path(file).absolute()) for file in files),
-        engine=engine,
-        workdir=workdir,
-    )
+    paths = None if files is None else shlex.join(str(Path(file).absolute()) for file in files)
+    for name, value in {"config": paths, "engine": engine, "workdir": workdir}.items():
+        if value is not None:
+            get_config().set("espo", name, str(value).replace("%", "%%"))
     install()
     forget()
     result: LuigiRunResult = luigi.build(
@@ -93,9 +92,3 @@ def build(
 
 
 _GOOD = (LuigiStatusCode.SUCCESS, LuigiStatusCode.SUCCESS_WITH_RETRY)
-
-
-def _configure(**values: Any) -> None:
-    for name, value in values.items():
-        if value is not None:
-            get_config().set("espo", name, str(value).replace("%", "%%"))

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from espo_luigi.driver.settings.espo import settings
-from espo_luigi.driver.settings.sections import SECTIONS, BatchSection
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.settings.worker_jobs import scheduler_job, worker_table, workers_of
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
@@ -56,14 +55,21 @@ def session(
         raise ConfigurationError(f"engine = {engine!r}; expected one of: {', '.join(SECTIONS)}")
     section = SECTIONS[engine](**({"profile": str(profile)} if profile else {}))
     table = {**_DEFAULTS, **worker_table(section, {"session": options})}
-    workers = _worker_jobs(section, table)
+    resources, site = Resources().completed(section.memory, section.time), section.site()
+    workers = workers_of(section, "session", table, resources, section.options_of({}, {}), "session", {})
+    workers.check("session")
+    if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:
+        raise SubmissionError(f"session: {'; '.join(refusals)}")
+    scheduler = SCHEDULERS[engine]
+    if shutil.which(scheduler.SUBMIT) is None:
+        raise SubmissionError(f"session: there is no {scheduler.SUBMIT} here: {scheduler.NAME} is needed")
     owner = f"espo-session.{secrets.token_hex(4)}"
     from espo_luigi.jobs.dask.jobqueue import jobqueue_session, remote_session  # Dask takes long to import
 
     if scheduler_in_job:
-        asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
+        asked, of_scheduler = scheduler_job(section, table, resources, workers.job_options)
         called = {name: f"scheduler_{name}" for name in ("memory", "time")}
-        if refusals := section.site().exceeded(called, memory=asked.memory_bytes, time=asked.time_minutes):
+        if refusals := site.exceeded(called, memory=asked.memory_bytes, time=asked.time_minutes):
             raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:
@@ -72,18 +78,3 @@ def session(
         if workers.workers_to_wait_for:
             client.wait_for_workers(workers.workers_to_wait_for)
         yield client
-
-
-def _resources(section: BatchSection) -> Resources:
-    return Resources().completed(section.memory, section.time)
-
-
-def _worker_jobs(section: BatchSection, table: Mapping[str, Any]) -> WorkerJobs:
-    name, site = type(section).__name__, section.site()
-    workers = workers_of(section, "session", table, _resources(section), section.options_of({}, {}), "session", {})
-    workers.check("session")
-    if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:
-        raise SubmissionError(f"session: {'; '.join(refusals)}")
-    if shutil.which(SCHEDULERS[name].SUBMIT) is None:
-        raise SubmissionError(f"session: there is no {SCHEDULERS[name].SUBMIT} here: {SCHEDULERS[name].NAME} is needed")
-    return workers

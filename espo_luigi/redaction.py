@@ -86,7 +86,7 @@ def _without_entries(text: str) -> str:
             continue
         value = _VALUE.match(text, key.end())
         # Without quotes, Python and JSON have numbers, None and the like.
-        if value is None or (quote and not value["opening"] and not _is_secret_number(value[0], name)):
+        if value is None or (quote and not value["opening"] and (not value[0][0].isdigit() or _COUNTS.search(name))):
             continue
         around = value["opening"] or quote
         shown += text[done : value.start()], around, HIDDEN, around
@@ -104,10 +104,6 @@ def _end_of_brackets(text: str, start: int, quote: str) -> int:
         if not depth:
             return part.end()
     return len(text)
-
-
-def _is_secret_number(value: str, name: str) -> bool:
-    return value[0].isdigit() and not _COUNTS.search(name)
 
 
 def _without_value(match: re.Match[str]) -> str:

@@ -263,19 +263,13 @@ def make(path: Path, module: str, workers: int) -> int:
     return _built([task], workers)
 
 
-def _names_of_drs(_context: object, _parameter: object, begun: str) -> list[str]:
-    from espo_luigi.export.drs import packaged
-
-    return [name for name in packaged() if name.startswith(begun)]
-
-
 @espo.command(epilog="Example: espo export --drs cordex-adjust netcdf")
 @click.argument("folder", type=_PATH)
 @click.option(
     "--drs",
     default="",
     metavar="NAME|FILE",
-    shell_complete=_names_of_drs,
+    shell_complete=views.completing("export.drs", "packaged"),
     help="How files are named, described and cut; by default as the run's workflow does.",
 )
 @click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
@@ -325,6 +319,7 @@ class RuleJson(TypedDict):
 def rules(names: tuple[str, ...], module: str, as_json: bool) -> None:
     """List the rules, or the files of those named."""
     from espo_luigi.tasks.make import rules, template_of
+    from espo_luigi.tasks.ports import wildcard_names
 
     known = {rule.__name__: rule for rule in rules(module)}
     for name in names:
@@ -337,38 +332,30 @@ def rules(names: tuple[str, ...], module: str, as_json: bool) -> None:
         say(f"{name}: {_does(known[name])}")
         for port, template in template_of(known[name]).items():
             say(f"    {port}  {template}")
-    if not names:
-        say(_table_of_rules(known))
+    if names:
+        return
+    table = [("rule", "parameters", "what it makes")]
+    table += [(name, " ".join(wildcard_names(rule)), _RULE.sub("", _does(rule))) for name, rule in known.items()]
+    left, middle = (max(map(len, column)) + 2 for column in list(zip(*table, strict=True))[:2])
+    for name, parameters, makes in table:
+        views.say_in_a_line(f"{name:<{left}}{parameters:<{middle}}{makes}")
 
 
 # What the docstrings of this package's rules begin with; those of a user's module may begin in another way.
 _RULE = re.compile(r"^Rule `\w+`[^:]*: ")
 
 
-def _table_of_rules(known: Mapping[str, type]) -> str:
-    """A line for each rule, cut to the terminal's width."""
-    from espo_luigi.tasks.ports import wildcard_names
-
-    width = views.line_width()
-    rows = [("rule", "parameters", "what it makes")]
-    rows += [(name, " ".join(wildcard_names(rule)), _RULE.sub("", _does(rule))) for name, rule in known.items()]
-    names, taken = (max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:2])
-    lines = [f"{name:<{names}}{parameters:<{taken}}{makes}" for name, parameters, makes in rows]
-    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
-
-
 def _does(rule: type) -> str:
     return (rule.__doc__ or "").splitlines()[0]
 
 
-def _names_of_profiles(_context: object, _parameter: object, begun: str) -> list[str]:
-    from espo_luigi.driver.settings.profile import packaged_profiles
-
-    return [name for name in packaged_profiles() if name.startswith(begun)]
-
-
 @espo.command(epilog="Example: espo profiles narval")
-@click.argument("names", nargs=-1, metavar="[PROFILE]...", shell_complete=_names_of_profiles)
+@click.argument(
+    "names",
+    nargs=-1,
+    metavar="[PROFILE]...",
+    shell_complete=views.completing("driver.settings.profile", "packaged_profiles"),
+)
 @_json_option
 def profiles(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters' profiles, or those named."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from espo_luigi.commands.views import line_width, say
+from espo_luigi.commands.views import completing, say, say_in_a_line
 from espo_luigi.errors import EspoError, nearest
 
 # The site's tabs, in its order, by the folder of their pages; mkdocs.yml has them, too.
@@ -37,10 +37,6 @@ _ONLY_ON_THE_SITE = re.compile(
     r"^```mermaid\n.*?^```$|<!--.*?-->|^ *</?[a-z][^>\n]*> *$|!\[[^\]]*\]\([^)]*\)|:(?:material|octicons)-[\w-]+: *",
     re.DOTALL | re.MULTILINE,
 )
-
-
-class PageError(EspoError):
-    """There is no such page."""
 
 
 @dataclass(frozen=True)
@@ -71,44 +67,43 @@ def pages() -> list[Page]:
     """Return all pages, by tab: those of the checkout that the package lies in, else those that came with the wheel."""
     root = Path(__file__).parents[2]
     if (root / "docs" / "index.md").is_file() and (root / "mkdocs.yml").is_file():
-        paths: Iterable[Path] = [*(root / "docs").rglob("*.md"), root / "CHANGELOG.md", root / "CONTRIBUTING.md"]
+        paths = {*(root / "docs").rglob("*.md"), root / "CHANGELOG.md", root / "CONTRIBUTING.md"}
     else:
-        paths = _installed()
+        try:
+            listed = distribution("espo_luigi").files or []
+        except PackageNotFoundError:
+            listed = []
+        ours = [file for file in listed if file.suffix == ".md" and _INSTALLED in file.as_posix()]
+        # `pip install --target` puts the pages elsewhere than it lists.
+        paths = {path for file in ours if (path := Path(str(file.locate())).resolve()).is_file()}
+    if not paths:
+        raise EspoError(
+            f"no page found: neither docs/ beside the package nor {_INSTALLED} of the environment; "
+            "install the wheel again, or read the pages on the site"
+        )
     known = [Page(path, _OTHER_PAGES.get(path.stem, path.parent.name)) for path in paths]
-    order = list(TABS)
-    return sorted(known, key=lambda page: (order.index(page.tab), page.stem != "index", page.stem))
+    return sorted(known, key=lambda page: ([*TABS].index(page.tab), page.stem != "index", page.stem))
 
 
-def _installed() -> set[Path]:
-    try:
-        listed = distribution("espo_luigi").files or ()
-    except PackageNotFoundError:
-        return set()
-    ours = [file for file in listed if file.suffix == ".md" and _INSTALLED in file.as_posix()]
-    # `pip install --target` puts the pages elsewhere than it lists.
-    return {path for file in ours if (path := Path(str(file.locate())).resolve()).is_file()}
+def stems() -> list[str]:
+    """Return the names of all pages."""
+    return [page.stem for page in pages()]
 
 
-def with_word(word: str, known: list[Page]) -> dict[Page, str]:
+def with_word(word: str, known: Iterable[Page]) -> dict[Page, str]:
     """Return the pages whose text has `word` and a line with it: a heading, if any has it.
 
     Pages with the word in their title come first, then those that have it most often.
     """
-    wanted = re.compile(re.escape(word), re.IGNORECASE)
-    lines: dict[Page, str] = {}
-    for page in known:
+    wanted, lines = re.compile(re.escape(word), re.IGNORECASE), dict[Page, str]()
+    for page in sorted(known, key=lambda page: (not wanted.search(page.title), -len(wanted.findall(page.text)))):
         if having := [line for line in page.text.splitlines() if wanted.search(line)]:
             lines[page] = next((line for line in having if line.startswith("#")), having[0]).strip("|#- ")
-    ranks = {page: (not wanted.search(page.title), -len(wanted.findall(page.text))) for page in lines}
-    return {page: lines[page] for page in sorted(lines, key=ranks.__getitem__)}
-
-
-def _stems(_context: object, _parameter: object, begun: str) -> list[str]:
-    return [page.stem for page in pages() if page.stem.startswith(begun)]
+    return lines
 
 
 @click.command(epilog="Example: espo docs slurm")
-@click.argument("word", default="", metavar="[PAGE|WORD]", shell_complete=_stems)
+@click.argument("word", default="", metavar="[PAGE|WORD]", shell_complete=completing("commands.docs", "stems"))
 @click.option("--path", "only_path", is_flag=True, help="Print the page's path instead.")
 def docs(word: str, only_path: bool) -> int:
     """Show a page of the documentation; without a name, list them.
@@ -116,37 +111,26 @@ def docs(word: str, only_path: bool) -> int:
     A word that is no page's name is searched in all pages.
     """
     known = pages()
-    if not known:
-        raise PageError(
-            f"no page found: neither docs/ beside the package nor {_INSTALLED} of the environment; "
-            "install the wheel again, or read the pages on the site"
-        )
     # A page may be called `slurm`, `run/slurm` or `docs/run/slurm.md#a-heading`, as links have it.
     stem = PurePosixPath(word.partition("#")[0]).stem.lower()
+    page = next((page for page in known if page.stem == stem), None)
     if not word:
         for folder, tab in TABS.items():
-            shown = [page for page in known if page.tab == folder]
-            say("\n".join([tab, *_rows((page.stem, page.path if only_path else page.title) for page in shown)]))
-    elif page := next((page for page in known if page.stem == stem), None):
-        if only_path:
-            say(page.path)
-        elif sys.stdout.isatty():
-            click.echo_via_pager(page.text)
-        else:
-            say(page.text, end="")
+            say(tab)
+            for page in [page for page in known if page.tab == folder]:
+                say_in_a_line(f"  {page.stem:<20}  {page.path if only_path else page.title}")
+    elif page and only_path:
+        say(page.path)
+    elif page and sys.stdout.isatty():
+        click.echo_via_pager(page.text)
+    elif page:
+        say(page.text, end="")
     elif matches := {} if only_path else with_word(word, known):
         say(f"There is no page {word}. These pages have the word:")
-        say("\n".join(_rows([(page.stem, line) for page, line in matches.items()][:_MOST_MATCHES])))
+        for page, line in [*matches.items()][:_MOST_MATCHES]:
+            say_in_a_line(f"  {page.stem:<20}  {line}")
     else:
         close = nearest(word.lower(), [page.stem for page in known])
         no_page = f"there is no page {word}{close or ('.' if only_path else ', and no page has the word.')}"
-        raise PageError(f"{no_page} `espo docs` lists the pages")
+        raise EspoError(f"{no_page} `espo docs` lists the pages")
     return 0
-
-
-def _rows(told: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Yield a line for each page, cut to the terminal's width."""
-    width = line_width()
-    for stem, text in told:
-        line = f"  {stem:<20}  {text}"
-        yield line if len(line) <= width else f"{line[: width - 1]}…"

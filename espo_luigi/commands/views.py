@@ -7,8 +7,9 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,9 +42,25 @@ rerun_option = click.option(
 )
 
 
+def completing(module: str, function: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completion for click: the names that a function of the package returns, imported when it asks."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        names = getattr(import_module(f"espo_luigi.{module}"), function)()
+        return [name for name in names if name.startswith(begun)]
+
+    return complete
+
+
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
     """Print a text for people, with control characters escaped: names and messages may be foreign."""
     print(as_text(str(text)), end=end, file=file)
+
+
+def say_in_a_line(text: str) -> None:
+    """Print a text, cut to the terminal's width."""
+    width = line_width()
+    say(text if len(text) <= width else f"{text[: width - 1]}…")
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -169,7 +169,17 @@ def _global_attributes(source: Source, experiment: str, variable: str) -> dict[s
         "variable_id": variable,
     }
     if source.driver:
-        return attributes | _cordex_attributes(source, experiment)
+        driver, member = source.driver
+        return attributes | {
+            "project_id": "CORDEX",
+            "mip_era": "CMIP6",
+            "activity_id": activity_of(source, experiment),
+            "domain_id": source.domain,
+            "driving_source_id": driver,
+            "driving_variant_label": member,
+            "driving_experiment_id": experiment,
+            "version_realization": source.member,
+        }
     if source.is_simulation:
         attributes |= {
             "mip_era": "CMIP6",
@@ -182,18 +192,3 @@ def _global_attributes(source: Source, experiment: str, variable: str) -> dict[s
     if source.version:
         attributes |= {"domain_id": REFERENCE_DOMAIN, "version": source.version}
     return attributes
-
-
-def _cordex_attributes(source: Source, experiment: str) -> dict[str, str]:
-    """Return the attributes of CORDEX for regional simulations of CMIP6."""
-    driver, member = source.driver or ("", "")
-    return {
-        "project_id": "CORDEX",
-        "mip_era": "CMIP6",
-        "activity_id": activity_of(source, experiment),
-        "domain_id": source.domain,
-        "driving_source_id": driver,
-        "driving_variant_label": member,
-        "driving_experiment_id": experiment,
-        "version_realization": source.member,
-    }

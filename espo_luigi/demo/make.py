@@ -8,8 +8,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +82,23 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     if _is_made(folder, record):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder):
-        if not _is_made(folder, record):
-            check_ours(folder, by_manifest(_MAKER))
-            _make(folder, record)
+    with open(open_own(folder.parent / f".{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_made(folder, record):
+            return folder
+        check_ours(folder, by_manifest(_MAKER))
+        start = time.monotonic()
+        usual = REFERENCE, SIMULATIONS, 230
+        reference, simulations, size = _PRODUCTIONS.get(record.get("production", ""), usual)
+        logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
+        with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
+            partial.mkdir()
+            for name, sources in {"reconstruction": (reference,), "simulation": simulations}.items():
+                rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
+                write_catalog(rows, partial / f"{name}.json", _MAKER)
+            write_new(partial / _RECORD_NAME, json.dumps(record))
+            write_manifest(partial, _MAKER)
+    logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
     return folder
 
 
@@ -111,28 +123,6 @@ def _is_made(folder: Path, record: Mapping[str, Any]) -> bool:
         return bool(json.loads((folder / _RECORD_NAME).read_text(encoding="utf-8")) == record)
     except (OSError, ValueError):
         return False
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    with open(open_own(folder.parent / f".{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _make(folder: Path, record: Mapping[str, Any]) -> None:
-    start = time.monotonic()
-    usual = REFERENCE, SIMULATIONS, 230
-    reference, simulations, size = _PRODUCTIONS.get(record.get("production", ""), usual)
-    logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
-    with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
-        partial.mkdir()
-        for name, sources in {"reconstruction": (reference,), "simulation": simulations}.items():
-            rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
-            write_catalog(rows, partial / f"{name}.json", _MAKER)
-        write_new(partial / _RECORD_NAME, json.dumps(record))
-        write_manifest(partial, _MAKER)
-    logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
 
 
 def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:

@@ -192,6 +192,11 @@ def test_of_two_runs_the_one_submitted_last_counts_whatever_the_order() -> None:
         assert [row.state for row in parse_sacct("\n".join(lines))] == ["RUNNING"]
 
 
+def test_of_two_runs_submitted_in_the_same_second_sacct_s_later_line_counts() -> None:
+    runs = ["7|NODE_FAIL|0:0|n1|2026-01-01T10:00:00|x", "7|RUNNING|0:0|n2|2026-01-01T10:00:00|x"]
+    assert [row.state for row in parse_sacct("\n".join(runs))] == ["RUNNING"]
+
+
 def test_an_id_that_slurm_gave_twice_is_two_jobs() -> None:
     text = "7|FAILED|1:0|n1|2025-01-01T10:00:00|old\n7|COMPLETED|0:0|n1|2026-01-01T10:00:00|new"
     assert {(row.name, row.state) for row in parse_sacct(text)} == {("old", "FAILED"), ("new", "COMPLETED")}

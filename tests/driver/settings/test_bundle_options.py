@@ -68,7 +68,7 @@ def test_the_script_of_a_bundle_can_be_seen() -> None:
             "slurm",
             {"pack": "4", "bundle": "steps"},
             "{memory: 100GB}",
-            "pack = 4, 4 at once: memory = .* is more than the 100GB",
+            "4 at once: memory = .* is more than the 100GB",
         ),
         ("slurm", {"pack": "4", "bundle": "steps"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
         ("slurm", {"pack": "4", "bundle": "steps", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),

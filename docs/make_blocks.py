@@ -191,12 +191,12 @@ _VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time
 _BUNDLES = {
     "steps": (
         "a job with a step for each member (`srun --exclusive`)",
-        "filling large nodes, sharing GPUs, limits on the number of jobs",
+        "filling large nodes, a GPU for each member",
     ),
     "array": ("`sbatch --array=0-n%m`: a job for each member", "many equal tasks, slow `sbatch`"),
     "pilot": (
         "a job whose process has imported everything, and forks a child for each member",
-        "tasks that are shorter than their imports",
+        "short tasks, limits on the number of jobs",
     ),
 }
 

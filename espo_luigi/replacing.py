@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import MOST_BYTES, keep_rights, open_new, parse_json, process_room, sha256_of, write_new
+from espo_luigi.files import (
+    MOST_BYTES,
+    keep_rights,
+    open_new,
+    parse_json,
+    process_room,
+    sha256_of,
+    sync_path,
+    write_new,
+)
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -375,12 +384,16 @@ def digest_of_ours(path: Path, judge: Judge) -> list[str]:
 
 
 def write_manifest(folder: Path, maker: str, beside: Mapping[str, Collection[str]] | None = None) -> None:
-    """Write the list of all files below a new folder, with their SHA-256, and those of files `beside` the folder."""
-    files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        files[path.relative_to(folder).as_posix()] = sha256_of(path)
+    """Write the list of all files below a new folder, with their SHA-256, and those of files `beside` the folder.
+
+    All that is below the folder is forced onto the disk.
+    """
+    below = sorted(folder.rglob("*"))
+    files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in below if path.is_file()}
     said = {"made_by": maker, "files": files, "beside": {name: list(of) for name, of in (beside or {}).items()}}
     write_new(folder / MANIFEST_NAME, json.dumps(said, indent=1) + "\n", durable=True)
+    for path in (*below, folder):
+        sync_path(path)
 
 
 def noted_beside(folder: Path, name: str) -> list[str] | None:

@@ -122,8 +122,8 @@ def write_stac(
     with written_aside(options.folder, judge=_JUDGE) as partial:
         (partial / ITEMS).mkdir(parents=True)
         for _, item in made:
-            write_new(partial / ITEMS / f"{item.id}.json", _render(item), durable=True)
-        write_new(partial / COLLECTION, _render(collection), durable=True)
+            write_new(partial / ITEMS / f"{item.id}.json", _render(item))
+        write_new(partial / COLLECTION, _render(collection))
         write_manifest(partial, _MAKER)
     files = sum(len(exported.get(product.below(final), ())) for product, _ in made)
     there = {product.path for product, _ in made}

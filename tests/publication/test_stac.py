@@ -305,7 +305,7 @@ def test_a_disk_that_fails_in_the_middle_leaves_the_former_catalogue(
     write(final, StacOptions(tmp_path / "stac"))
     before = contents(tmp_path)
 
-    def full(path: Path, text: str, durable: bool) -> None:
+    def full(path: Path, text: str) -> None:
         if path.name == stac.COLLECTION:
             raise OSError(28, "No space left on device")
         path.write_text(text)

@@ -70,7 +70,8 @@ def test_on_this_machine_tasks_wait_for_memory_too(regrids: list[tasks.Regrid]) 
 def test_a_bundle_is_one_job_and_workers_limit_too(regrids: list[tasks.Regrid]) -> None:
     get_config().set("espo", "engine", "slurm")
     assert hours_and_most(planned("slurm", max_jobs="2")) == (3, 2)
-    assert hours_and_most(planned("Regrid", pack="3")) == (1, 6)
+    assert hours_and_most(planned("Regrid", pack="3")) == (3, 2), "members of a pilot take turns"
+    assert hours_and_most(planned("Regrid", bundle="steps")) == (1, 6)
     assert hours_and_most(planned("Regrid", pack_at_once="1")) == (3, 2)
     get_config().remove_option("Regrid", "pack_at_once")
     assert hours_and_most(planned("core", workers="3")) == (2, 3)

@@ -408,6 +408,7 @@ def test_raw_files_that_were_replaced_concern_their_simulation(complete_demo: Pa
     raw.write_bytes(raw.read_bytes() + b"more")
     forget()
     assert stale() == following(lambda task: task.raw() is not None and getattr(task, "sim_id", "") == victim.sim_id)
+    assert victim.stale() and not victim.stale(files=False), "stale, but not outdated: no setting has changed"
 
 
 def test_a_lost_reference_makes_no_simulation_look_changed(complete_demo: Path, own_raw: Path) -> None:

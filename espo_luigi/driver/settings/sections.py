@@ -211,7 +211,7 @@ def refuse_login_host() -> None:
 # The options of schedulers that are not passed on as they are.
 _MEANINGS = {
     "pack": "most tasks of one submission, a bundle; empty: 1",
-    "bundle": "what a bundle is: steps (the default), array or pilot",
+    "bundle": "what a bundle is: pilot (the default), array or steps (the default if an option of steps is given)",
     "pack_at_once": "members of a bundle that run at once; empty: of steps all, of a pilot 1, of an array any number",
     "pack_per_step": "members of a bundle that share a step; empty: 1",
     "memory_resource": "name of memory in a job's request (Slurm: mem or mem-per-cpu); none: jobs ask for no memory",

@@ -21,7 +21,7 @@ class Bundling:
     `step_options` are further options of each step.
     """
 
-    kind: str = STEPS
+    kind: str = PILOT
     most: int = 1
     at_once: int = 0
     per_step: int = 1
@@ -30,7 +30,7 @@ class Bundling:
     @classmethod
     def of(cls, options: PackOptions) -> Bundling:
         """Read the options of a job. Raises SubmissionError for a bad value."""
-        kind = options.bundle or STEPS
+        kind = options.bundle or (STEPS if options.pack_per_step or options.step_options else PILOT)
         if kind not in KINDS:
             raise SubmissionError(f"bundle = {kind}: expected one of {', '.join(KINDS)}")
         most, at_once = _number("pack", options.pack, 1), _number("pack_at_once", options.pack_at_once, 0)

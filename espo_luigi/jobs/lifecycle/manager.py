@@ -37,10 +37,9 @@ from espo_luigi.jobs.lifecycle.policy import (
 )
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
-from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
+from espo_luigi.jobs.lifecycle.submit import Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder, JobState
-from espo_luigi.jobs.resources import ARRAY
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -314,10 +313,7 @@ class JobManager:
         for first in self._ready:
             if first.intent.not_before > now or id(first) in seen:
                 continue
-            # While there is trouble, one task is tried.
-            bundling = bundling_of(first.order, self.settings)
-            most = min(bundling.most, room) if bundling.kind == ARRAY else bundling.most
-            most = 1 if self._nodes.in_trouble else most
+            most = self.submitter.most_together(first, room)
             group = self.submitter.together(first, self._ready, most, now)
             waited = now - first.intent.ready >= self.settings.patience.gather
             if waited or len(group) == most or first.intent.alone:

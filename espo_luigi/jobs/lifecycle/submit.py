@@ -35,6 +35,8 @@ _TASKS_ON_A_NODE = 3
 _MOST_NODES = 20
 # Submission is held after so many different tasks in a row ended at once, on nodes that are not avoided.
 _TASKS_IN_A_ROW = 6
+# More than Slurm lets an array have.
+_MOST_ELEMENTS = 2**22
 # After each hold one job is tried; after the last, an hour in all, the run goes on until a job does well.
 _HOLDS = 6
 
@@ -155,6 +157,8 @@ class Submitter:
         self._refusals = 0
         self._refusal = ""
         self._hold_until = 0.0
+        # Elements of an array: each counts as a job where a user's number of jobs is limited.
+        self._most_elements = _MOST_ELEMENTS
         self._made_folders: set[Path] = set()
         self._wrote_environment = False
         self.nodes = NodeWatch(self.settings.patience)
@@ -197,6 +201,13 @@ class Submitter:
             memory_bytes=_larger(asked.memory_bytes, record.learnt_memory_bytes, chosen.memory_cap_bytes),
             time_minutes=_larger(asked.time_minutes, record.learnt_time_minutes, chosen.time_cap_minutes),
         )
+
+    def most_together(self, first: Job, room: int) -> int:
+        """How many jobs may go with the `first` and it, if `room` more jobs may be submitted."""
+        if self.nodes.in_trouble:
+            return 1  # a single task is tried
+        bundling = bundling_of(first.order, self.settings)
+        return min(bundling.most, room, self._most_elements) if bundling.kind == ARRAY else bundling.most
 
     def together(self, first: Job, ready: Iterable[Job], most: int, now: float) -> list[Job]:
         """The jobs that may go with the `first` of those that are ready, `most` of them at most."""
@@ -355,6 +366,8 @@ class Submitter:
             if self._refusals:
                 logger.warning("%s takes jobs again", self._scheduler.NAME)
             self._refusals, self._refusal = 0, ""
+            if len(submission.jobs) == self._most_elements:
+                self._most_elements *= 2
         if job_id is not None:
             for place, job in enumerate(submission.jobs):
                 self.confirm(job, bundle.member_id(job_id, place) if bundle else job_id)
@@ -385,6 +398,8 @@ class Submitter:
 
     def _hold(self, jobs: Sequence[Job], words: str) -> None:
         self._refusals += 1
+        if self._scheduler.refusal(words) is Refusal.TOO_MANY:
+            self._most_elements = max(1, len(jobs) // 2)
         patience, now = self.settings.patience, self._commands.clock.now()
         self._hold_until = now + growing_pause(self._refusals, patience.first_refusal, patience.longest_refusal)
         unclear = words if self._scheduler.refusal(words) is Refusal.UNCLEAR else ""

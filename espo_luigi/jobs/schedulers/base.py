@@ -93,9 +93,13 @@ class Row:
 
 
 class Refusal(enum.Enum):
-    """Whether a submission that got no job id may succeed later: PASSING yes, PERMANENT no."""
+    """Whether a submission that got no job id may succeed later: PASSING yes, PERMANENT no.
+
+    TOO_MANY passes, too, or if fewer jobs are submitted at once.
+    """
 
     PASSING = "passing"
+    TOO_MANY = "too many"
     PERMANENT = "permanent"
     UNCLEAR = "unclear"
 

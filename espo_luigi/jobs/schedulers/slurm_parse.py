@@ -294,8 +294,8 @@ _FORBIDDEN = (
 
 # Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
-    # Limits on the number of a user's jobs, which pass as jobs end.
-    (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*", Refusal.PASSING),
+    # Limits on the number of a user's jobs, which pass as jobs end, and on the size of an array.
+    (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*|Invalid job array", Refusal.TOO_MANY),
     (r"QOS(Grp|Max)\w*|Assoc(Grp|Max)\w*", Refusal.PERMANENT),
     (r"violates accounting/QOS policy", Refusal.UNCLEAR),
     (
@@ -306,8 +306,9 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"standby mode|Munge encode failed|authentication error|Communication (connection|shutdown)", Refusal.PASSING),
     (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
     # The words of a site's job_submit script stand before Slurm's "Unspecified error".
-    (r"too many (jobs|submissions)|(queued|pending|submitted) jobs|rate limit|try (it )?later", Refusal.PASSING),
-    (r"more than \d+ jobs|maximum number of jobs|in the queue|queue is", Refusal.PASSING),
+    (r"too many (jobs|submissions)|(queued|pending|submitted) jobs|more than \d+ jobs", Refusal.TOO_MANY),
+    (r"maximum number of jobs", Refusal.TOO_MANY),
+    (r"rate limit|try (it )?later|in the queue|queue is", Refusal.PASSING),
     (r"maintenance|paused|overload", Refusal.PASSING),
     (r"No partition specified|Job size specification|user's group|must specify", Refusal.PERMANENT),
     (rf"{_ASKED}.{{0,80}}{_FORBIDDEN}|{_FORBIDDEN}.{{0,80}}{_ASKED}", Refusal.PERMANENT),

@@ -16,7 +16,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles import Bundling
 from espo_luigi.jobs.engine import fitted
 from espo_luigi.jobs.lifecycle.submit import bundling_of
-from espo_luigi.jobs.resources import ARRAY, PILOT
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS
 
 
 class Packed(SlurmTask):
@@ -43,8 +43,14 @@ def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_othe
     assert bundling(Packed(pack="8")) == Bundling(PILOT, 8, at_once=2)
 
 
+def test_members_take_turns_in_a_pilot_unless_an_option_of_steps_is_given() -> None:
+    assert bundling(Packed(pack="8")) == Bundling(PILOT, 8)
+    assert bundling(Packed(pack="8")).width == 1
+    assert bundling(Packed(pack="8", pack_per_step="2")) == Bundling(STEPS, 8, per_step=2)
+
+
 def test_what_runs_at_once_fits_the_nodes(tmp_path: Path) -> None:
-    say("slurm", node_memory="100GB", pack="8")
+    say("slurm", node_memory="100GB", pack="8", bundle="steps")
     assert bundling(Packed()).width == 3
 
 
@@ -58,9 +64,14 @@ def test_the_script_of_a_bundle_can_be_seen() -> None:
     ("engine", "given", "limits", "words"),
     [
         ("slurm", {"pack": "some"}, "{}", "pack = some: expected a whole number"),
-        ("slurm", {"pack": "4"}, "{memory: 100GB}", "pack = 4, 4 at once: memory = .* is more than the 100GB"),
-        ("slurm", {"pack": "4"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
-        ("slurm", {"pack": "4", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),
+        (
+            "slurm",
+            {"pack": "4", "bundle": "steps"},
+            "{memory: 100GB}",
+            "4 at once: memory = .* is more than the 100GB",
+        ),
+        ("slurm", {"pack": "4", "bundle": "steps"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
+        ("slurm", {"pack": "4", "bundle": "steps", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),
         ("sge", {"pack": "4"}, "{}", "on Grid Engine each task is a job of its own; remove `pack`"),
     ],
 )

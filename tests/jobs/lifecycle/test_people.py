@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from fake_clock import FakeClock
 from fake_cluster import PATIENCE, FakeCluster, has_id
+from forced import Forced
 from job_work import Work
 from throwaway_daemons import eventually
 
@@ -32,7 +33,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.retry import persistently
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.settings import BatchSettings
 
 
@@ -372,19 +373,26 @@ def test_schedulers_are_asked_in_utc_and_jobs_are_submitted_in_the_users_zone(
 
 
 def test_the_salt_survives_a_crash_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    sync = os.fsync
-
-    def noting(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noting)
-    state = tmp_path / "work" / "scheduler"
+    forced, state = Forced(monkeypatch), tmp_path / "work" / "scheduler"
     RecordStore(state).create_folders()
-    file, *folders = synced
-    assert Path(file).parent == state and ".salt." in file
-    assert folders[:2] == [str(state), str(state.parent)]
+    salt = next(path for path in state.iterdir() if path.name.endswith("salt"))
+    assert forced.early[salt] == [] and salt in forced.kept and state.parent in forced.folders
+
+
+def test_a_job_s_record_survives_a_crash_of_the_machine_before_the_job_is_submitted(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced, submit = Forced(monkeypatch), Commands.submit
+    at_submission = []
+
+    def watched(commands: Commands, argv: tuple[str, ...]) -> Answer:
+        (record,) = (path for path in forced.early if path.suffix == ".json" and path.parent.name == "records")
+        at_submission.append((forced.early[record], record in forced.kept, json.loads(record.read_text())["state"]))
+        return submit(commands, argv)
+
+    monkeypatch.setattr(Commands, "submit", watched)
+    fake.submitted(work.order("a"))
+    assert at_submission == [([], True, JobState.SUBMITTING.value)]
 
 
 @pytest.fixture(params=["0o022", "0o002", "0o077"])

@@ -153,9 +153,12 @@ def test_what_slurm_will_never_take_fails_at_once_with_its_words(
         assert manager.commands.counts["sbatch"] == 1
 
 
-def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, with_accounting: ThrowawayCluster) -> None:
+@pytest.mark.parametrize("bundle", [{}, {"pack": "5", "bundle": "array"}], ids=["alone", "array"])
+def test_a_limit_on_submitted_jobs_passes_as_jobs_end(
+    work: Work, with_accounting: ThrowawayCluster, bundle: dict[str, str]
+) -> None:
     with running(work, with_accounting) as manager:
-        options = SlurmOptions(qos="two")
+        options = SlurmOptions(qos="two", **bundle)
         handles = [manager.submit(work.order(f"a{i}", seconds=1, options=options)) for i in range(5)]
         for handle in handles:
             success_of(handle, 60)

@@ -192,6 +192,11 @@ def test_of_two_runs_the_one_submitted_last_counts_whatever_the_order() -> None:
         assert [row.state for row in parse_sacct("\n".join(lines))] == ["RUNNING"]
 
 
+def test_of_two_runs_submitted_in_the_same_second_sacct_s_later_line_counts() -> None:
+    runs = ["7|NODE_FAIL|0:0|n1|2026-01-01T10:00:00|x", "7|RUNNING|0:0|n2|2026-01-01T10:00:00|x"]
+    assert [row.state for row in parse_sacct("\n".join(runs))] == ["RUNNING"]
+
+
 def test_an_id_that_slurm_gave_twice_is_two_jobs() -> None:
     text = "7|FAILED|1:0|n1|2025-01-01T10:00:00|old\n7|COMPLETED|0:0|n1|2026-01-01T10:00:00|new"
     assert {(row.name, row.state) for row in parse_sacct(text)} == {("old", "FAILED"), ("new", "COMPLETED")}
@@ -344,9 +349,9 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
         ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", "PASSING"),
         ("sbatch: error: Batch job submission failed: Resource temporarily unavailable", "PASSING"),
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit sbatch: error: Batch job submission failed: Job violates "
-         "accounting/QOS policy (job submit limit, user's size and/or time limits)", "PASSING"),
+         "accounting/QOS policy (job submit limit, user's size and/or time limits)", "TOO_MANY"),
         ("sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: Job violates "
-         "accounting/QOS policy (job submit limit, user's size and/or time limits)", "PASSING"),
+         "accounting/QOS policy (job submit limit, user's size and/or time limits)", "TOO_MANY"),
         ("sbatch: error: QOSMaxWallDurationPerJobLimit sbatch: error: Batch job submission failed: Job violates "
          "accounting/QOS policy (job submit limit, user's size and/or time limits)", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
@@ -360,7 +365,7 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
         ("sbatch: error: The --mem=... request is not allowed nor necessary on this cluster: each job gets all of its "
          "node sbatch: error: Batch job submission failed: Unspecified error", "PERMANENT"),
         ("sbatch: error: You have too many jobs in the queue sbatch: error: Batch job submission failed: Unspecified "
-         "error", "PASSING"),
+         "error", "TOO_MANY"),
         ("sbatch: error: Batch job submission failed: No partition specified or system default partition", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Job size specification needs to be provided", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", "PERMANENT"),
@@ -369,9 +374,9 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
         ("a plugin of this site says something of its own", "UNCLEAR"),
         ("sbatch: error: Batch job submission failed: Unspecified error", "UNCLEAR"),
         ("sbatch: error: You are not allowed to submit more than 500 jobs at once sbatch: error: Batch job submission "
-         "failed: Unspecified error", "PASSING"),
-        ("sbatch: error: You are not allowed to have more than 1000 jobs in the queue", "PASSING"),
-        ("sbatch: error: User has reached the maximum number of jobs (200)", "PASSING"),
+         "failed: Unspecified error", "TOO_MANY"),
+        ("sbatch: error: You are not allowed to have more than 1000 jobs in the queue", "TOO_MANY"),
+        ("sbatch: error: User has reached the maximum number of jobs (200)", "TOO_MANY"),
         ("sbatch: error: Your wait queue is too long", "PASSING"),
         ("sbatch: error: Job submissions are not allowed during maintenance", "PASSING"),
         ("sbatch: error: Cannot reach the accounting database, submissions are paused", "PASSING"),
@@ -383,6 +388,7 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
          "Unspecified error", "PERMANENT"),
         ("sbatch: error: Please use --mem-per-cpu instead of --mem", "PERMANENT"),
         ("sbatch: error: You must give a partition", "PERMANENT"),
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", "TOO_MANY"),
         ("sbatch: error: only 500 jobs in the queue at a time", "PASSING"),
         ("sbatch: error: You need not give memory: it is not allowed to give --mem here", "PERMANENT"),
     ],

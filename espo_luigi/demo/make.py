@@ -76,7 +76,7 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
         If the disk refuses.
     """
     folder, seed = _checked(section)
-    record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
+    record: dict[str, Any] = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
     if "production" in section:
         record["production"] = section["production"]
     if _is_made(folder, record):
@@ -94,7 +94,7 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
         with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
             partial.mkdir()
             for name, sources in {"reconstruction": (reference,), "simulation": simulations}.items():
-                rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
+                rows = [row for source in sources for row in _write_source(source, partial, folder, seed)]
                 write_catalog(rows, partial / f"{name}.json", _MAKER)
             write_new(partial / _RECORD_NAME, json.dumps(record))
             write_manifest(partial, _MAKER)

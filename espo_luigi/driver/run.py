@@ -201,7 +201,13 @@ class Run:
         with self._lock:
             done_with = [task for task_id, (task, _) in self.graph.items() if self._is_done_with(task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
-        kept = _with_outdated_products(held, self.graph)
+        made_of_held, kept = {task.task_id for task in held}, set[str]()
+        for task_id, (_, needs) in self.graph.items():
+            if any(needed.task_id in made_of_held for needed in needs):
+                made_of_held.add(task_id)
+        for task_id, (task, needs) in reversed(self.graph.items()):
+            if task_id in made_of_held and (task_id in kept or _is_outdated(task)):
+                kept.update(needed.task_id for needed in needs)
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def delete_left_over(self) -> None:
@@ -218,7 +224,12 @@ class Run:
             self._open.discard(task.task_id)
             outcome = "done" if failure is None else "FAILED"
             worked = getattr(task, "job_seconds", 0.0)
-            failure = failure and _shortened(failure)
+            if failure:
+                more = len(failure.words) - _MOST_CHARACTERS
+                where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
+                rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
+                words = without_secrets(failure.words[:_MOST_CHARACTERS] + rest)
+                failure = replace(failure, words=words, tail="")
             board().end(task.task_id, failure, worked)
             if task.task_id in self._jobs or failure:
                 known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
@@ -276,30 +287,9 @@ def _is_outdated(task: Task) -> bool:
     return isinstance(task, SlurmTask) and bool(task.stale(files=False))
 
 
-def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
-    """Return the tasks that an outdated task requires, directly or not, among `tasks` and those that need them."""
-    made_of_them = {task.task_id for task in tasks}
-    for task_id, (_, needs) in graph.items():
-        if any(one.task_id in made_of_them for one in needs):
-            made_of_them.add(task_id)
-    found: set[str] = set()
-    for task_id, (task, needs) in reversed(graph.items()):
-        if task_id in made_of_them and (task_id in found or _is_outdated(task)):
-            found.update(one.task_id for one in needs)
-    return found
-
-
 def named(task: Task) -> str:
     """Return a task's name for people."""
     return task.label() if isinstance(task, SlurmTask) else str(task)
-
-
-def _shortened(failure: Failure) -> Failure:
-    """Return a failure without its tail, and with the beginning of its words if these are absurdly long."""
-    more = len(failure.words) - _MOST_CHARACTERS
-    where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
-    rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
-    return replace(failure, words=without_secrets(failure.words[:_MOST_CHARACTERS] + rest), tail="")
 
 
 def places_of(task: Task) -> list[str]:

@@ -148,7 +148,10 @@ class LinearScheduler(luigi.scheduler.Scheduler):
         self._update_worker(worker)  # a driver that was suspended must not be pruned by its own question
         self.prune()
         asked = {"worker": worker, "current_tasks": current_tasks, **keywords}
-        if keywords.get("assistant") or self._must_see_all(current_tasks):
+        running = self._state.get_active_task_count_for_status(RUNNING)
+        lost_some = current_tasks is None or running != len(current_tasks)
+        is_alone = len(self._state.get_worker_ids()) == 1
+        if keywords.get("assistant") or self._needs_all or self._paused or lost_some or not is_alone:
             return super().get_work(**asked)
         first = self._state.first(worker)
         if not first and not current_tasks:
@@ -165,11 +168,6 @@ class LinearScheduler(luigi.scheduler.Scheduler):
 
     def _schedulable(self, task: Entry) -> bool:
         return bool(super()._schedulable(task)) and self._state.has_room(task.id)
-
-    def _must_see_all(self, current_tasks: Any) -> bool:
-        running = self._state.get_active_task_count_for_status(RUNNING)
-        lost_some = current_tasks is None or running != len(current_tasks)
-        return self._needs_all or self._paused or lost_some or len(self._state.get_worker_ids()) != 1
 
     def _prune_workers(self) -> None:
         if any(worker.prune(self._config) for worker in self._state.get_active_workers()):

@@ -107,14 +107,21 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
         graph = each_after_its_needs([task], check=True)
-        limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
-        if limit is not None and n > limit:
+        most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        if most is not None and n > most:
             # Luigi would leave out tasks, and what needs them, with a warning for each.
             raise SubmissionError(
-                f"[worker] task_limit = {limit} is less than the {n} tasks of this run, complete tasks included: leave "
+                f"[worker] task_limit = {most} is less than the {n} tasks of this run, complete tasks included: leave "
                 "the limit out, or ask for a part of the run"
             )
-        self._budget(task, graph)
+        if (limit := scratch_limit()) is not None and not self._is_running:
+            if not isinstance(self._scheduler, LinearScheduler):
+                raise SubmissionError(
+                    "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit "
+                    "out"
+                )
+            self._run_of_tasks.budget(limit, task, graph)
+            self._scheduler.start_within(self._run_of_tasks.scratch)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             check_packages()
@@ -127,18 +134,6 @@ class EspoWorker(luigi.worker.Worker):
                 for sentence in without_effect(alike.values()):
                     logger.warning("%s", sentence)
         return graph
-
-    def _budget(self, task: Task, graph: Graph) -> None:
-        """Have the scheduler start tasks only as `[espo] scratch_limit` has room for them."""
-        limit = scratch_limit()
-        if limit is None or self._is_running:
-            return
-        if not isinstance(self._scheduler, LinearScheduler):
-            raise SubmissionError(
-                "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit out"
-            )
-        self._run_of_tasks.budget(limit, task, graph)
-        self._scheduler.start_within(self._run_of_tasks.scratch)
 
     def _add(self, task: Task, complete: Any) -> Any:
         if not isinstance(complete, bool):  # the text of an error
@@ -248,21 +243,16 @@ class EspoWorker(luigi.worker.Worker):
                 board().end("scratch", Failure("", no_room))
                 succeeded = False
                 logger.error("%s", no_room)
-            self._note_energy()
+            if (state := board().state).engine in SCHEDULERS and state.rules:
+                with suppress(EspoError, OSError):
+                    accounts = read_accounts(state.engine, submissions(RecordStore(state_dir()).all()))
+                    state.measured = measured_since(state.started, accounts)
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots.values() for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
-
-    def _note_energy(self) -> None:
-        """Note in `run.json` what the scheduler has measured of the jobs' energy."""
-        state = board().state
-        if state.engine in SCHEDULERS and state.rules:
-            with suppress(EspoError, OSError):
-                accounts = read_accounts(state.engine, submissions(RecordStore(state_dir()).all()))
-                state.measured = measured_since(state.started, accounts)
 
     def _tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""

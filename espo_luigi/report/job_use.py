@@ -239,21 +239,19 @@ def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]
     corrected = [(job, last.get(job.job_id)) for job in jobs]
     for account in runs:
         record = known[account.job_id, account.name]
-        asked = {name: getattr(record, name) for name in ("rule", "memory_bytes", "time_minutes")}
-        unknown = {
-            "node": "?",
-            "started": 0.0,
-            "ended": 0.0,
-            "ordered": None,
-            "peak_memory_bytes": 0,
-            "cpu_seconds": 0.0,
-        }
         job = Job(
-            **asked,
-            **unknown,
+            rule=record.rule,
+            node="?",
+            started=0.0,
+            ended=0.0,
+            ordered=None,
             succeeded=account.phase is Phase.COMPLETED,
             n_workers=workers.get(record.rule, 1),
             cpus=1,
+            memory_bytes=record.memory_bytes,
+            time_minutes=record.time_minutes,
+            peak_memory_bytes=0,
+            cpu_seconds=0.0,
             job_id=account.job_id,
         )
         corrected.append((job, account))

@@ -233,7 +233,13 @@ def check_packages() -> None:
 
 
 def _problems() -> Iterator[str]:
-    configuration, ours = get_config(), _our_classes()
+    configuration, ours = get_config(), dict[str, type[luigi.Task]](espo=espo)
+    for name in Register.task_names():
+        # Several classes of a project may have a name, also that of [espo].
+        with suppress(TaskClassException):
+            kind = Register.get_task_cls(name)
+            if issubclass(kind, KnownParameters) or kind.__module__.partition(".")[0] == "espo_luigi":
+                ours[name] = kind
     registered = {*Register.task_names(), *FORMER_RULES, _OF_LUIGI}
     folded = {name.casefold(): name for name in sorted(ours)}
     for section in configuration.sections():
@@ -277,18 +283,6 @@ def wrong_value(section: str, key: str, parameter: Parameter[Any] | None = None)
         said = expected.format(", ".join(choices)) + (nearest(got, choices) or ".")
         return f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {said}"
     return ""
-
-
-def _our_classes() -> dict[str, type[luigi.Task]]:
-    """Return this package's sections and the rules, by name."""
-    classes: dict[str, type[luigi.Task]] = {"espo": espo}
-    for name in Register.task_names():
-        # Several classes of a project may have a name, also that of [espo].
-        with suppress(TaskClassException):
-            kind = Register.get_task_cls(name)
-            if issubclass(kind, KnownParameters) or kind.__module__.partition(".")[0] == "espo_luigi":
-                classes[name] = kind
-    return classes
 
 
 def _place(section: str, key: str = "") -> str:

@@ -50,27 +50,6 @@ def without_secrets(text: str) -> str:
         text = _ADDRESS.sub(_without_user, text)
     if "=" in text:
         text = _QUERY.sub(_without_value, text)
-    return _without_entries(text)
-
-
-def _without_user(match: re.Match[str]) -> str:
-    """Hide the user and the password; up to the last `@` if there is a password, in time linear in the length."""
-    address, last = match[0], match[0].rfind("@")
-    shown: list[str] = []
-    done = begin = 0
-    while begin <= last:
-        host = _HOST.match(address, begin)
-        found = _WITH_PASSWORD.match(address, begin)
-        end = last if found and found.end() <= last else address.rfind("@", begin, host.end() if host else begin)
-        if end > begin:
-            shown += address[done:begin], HIDDEN
-            done = end
-        inner = address.find("://", max(begin, end))
-        begin = inner + len("://") if inner >= 0 else len(address)
-    return "".join([*shown, address[done:]])
-
-
-def _without_entries(text: str) -> str:
     shown: list[str] = []
     done = 0
     for key in _KEY_OF_ENTRY.finditer(text):
@@ -92,6 +71,23 @@ def _without_entries(text: str) -> str:
         shown += text[done : value.start()], around, HIDDEN, around
         done = value.end()
     return "".join([*shown, text[done:]])
+
+
+def _without_user(match: re.Match[str]) -> str:
+    """Hide the user and the password; up to the last `@` if there is a password, in time linear in the length."""
+    address, last = match[0], match[0].rfind("@")
+    shown: list[str] = []
+    done = begin = 0
+    while begin <= last:
+        host = _HOST.match(address, begin)
+        found = _WITH_PASSWORD.match(address, begin)
+        end = last if found and found.end() <= last else address.rfind("@", begin, host.end() if host else begin)
+        if end > begin:
+            shown += address[done:begin], HIDDEN
+            done = end
+        inner = address.find("://", max(begin, end))
+        begin = inner + len("://") if inner >= 0 else len(address)
+    return "".join([*shown, address[done:]])
 
 
 def _end_of_brackets(text: str, start: int, quote: str) -> int:

@@ -191,7 +191,14 @@ def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Datase
     path = Path(path)
     opened = identity_of(path)
     if not is_complete(path):
-        raise StoreError(_why_not_complete(path))
+        if not path.exists():
+            raise StoreError(f"there is no store at {path}: run the task that makes it")
+        if path.suffix == ".zip":
+            lost = f"its end, its {MARKER_NAME} or its {ROOT_METADATA_NAME} is missing"
+            raise StoreError(f"{path} is truncated or was not packed by espo_luigi: {lost}; {REMAKE}")
+        missing = [name for name in (MARKER_NAME, ROOT_METADATA_NAME) if not (path / name).is_file()]
+        lost = f"no readable {' and '.join(missing) or MARKER_NAME} inside"
+        raise StoreError(f"{path} is not a complete store of espo_luigi: {lost}; {REMAKE}")
     if check and path.is_dir():
         check_inventory(path)
     return _open(path, opened, cut)
@@ -210,17 +217,6 @@ def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
         raise StoreError(f"cannot open {path} ({type(error).__name__}: {error}); {REMAKE}") from error
-
-
-def _why_not_complete(path: Path) -> str:
-    if not path.exists():
-        return f"there is no store at {path}: run the task that makes it"
-    if path.suffix == ".zip":
-        lost = f"its end, its {MARKER_NAME} or its {ROOT_METADATA_NAME} is missing"
-        return f"{path} is truncated or was not packed by espo_luigi: {lost}; {REMAKE}"
-    missing = [name for name in (MARKER_NAME, ROOT_METADATA_NAME) if not (path / name).is_file()]
-    lost = f"no readable {' and '.join(missing) or MARKER_NAME} inside"
-    return f"{path} is not a complete store of espo_luigi: {lost}; {REMAKE}"
 
 
 def arrays_of(store: Any, options: Mapping[str, Any]) -> dict[str, zarr.Array]:

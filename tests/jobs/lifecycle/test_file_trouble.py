@@ -151,10 +151,12 @@ def test_an_order_cancelled_before_its_submission_has_its_outcome_once_that_can_
     faults.end()
     outcomes = [fake.outcome(handle, 10) for handle in waiting]
     assert [isinstance(one, Failure) and one.cause for one in outcomes] == [Cause.DRIVER_CANCELLED] * 2
-    assert len(fake.calls("sbatch")) == 1
+    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
 
 
-def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, work: Work, faults: Faults) -> None:
+def test_a_claim_that_cannot_be_read_ends_no_driver_and_hides_no_other_result(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()
     manager = fake.manager()
@@ -163,11 +165,14 @@ def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, 
     faults.begin(errno.ESTALE, "claim_owner", "close_unclaimed")
     fake.finish("a", "1")
     manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    good = fake.submitted(work.order("b"), manager)
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
     fake.clock.go_on(5)
     assert manager.stopping is None and handle.outcome is None
     faults.end()
     assert isinstance(fake.outcome(handle, 5), Success)
-    assert len(fake.calls("sbatch")) == 1
+    assert len(fake.calls("sbatch")) == 2
 
 
 def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, work: Work) -> None:
@@ -299,19 +304,6 @@ def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(
     assert list((tmp_path / "claims").iterdir()) == []
     monkeypatch.undo()
     assert store.close_unclaimed("a")
-
-
-def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, work: Work, faults: Faults) -> None:
-    fake.misbehave("sbatch", "take-then-fail")
-    fake.forget_jobs()
-    manager = fake.manager()
-    bad = manager.submit(work.order("a"))
-    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
-    faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
-    fake.finish("a", "1")
-    good = fake.submitted(work.order("b"), manager)
-    fake.finish("b", "2")
-    assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
 
 
 def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_down_afterwards(

@@ -213,13 +213,6 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
     assert [sum(text in line for line in warned) for text in (down, full, "takes jobs again")] == [1, 1, 1], warned
 
 
-def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
-    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
-    outcome = fake.manager(retries=5).submit(work.order("a")).wait(60)
-    assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
-    assert len(fake.calls("sbatch")) == 1
-
-
 def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environment_says(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,15 +224,6 @@ def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environ
     commands.cancel(["1"])
     for command in ("squeue", "sacct", "scancel"):
         assert f"--user={os.getuid()}" in fake.calls(command)[0].split()
-
-
-def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"))
-    fake.set_state("COMPLETED")
-    fake.clock.go_on(PATIENCE.latency_wait / 2)
-    assert handle.outcome is None
-    fake.finish("a", "1")
-    assert isinstance(fake.outcome(handle, 5), Success)
 
 
 def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake: FakeCluster, work: Work) -> None:
@@ -320,22 +304,6 @@ def test_a_colleagues_job_that_a_listing_of_ones_own_lacks_is_asked_for_by_id(fa
     assert isinstance(fake.outcome(handle, 5), Success) and len(fake.calls("sbatch")) == 1
 
 
-def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"), retries=3, command_seconds=2.0)
-    fake.misbehave("squeue", "hang")
-    fake.finish("a", "1", outcome="error", exception="ValueError: no")
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
-
-
-def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"))
-    fake.set_state("DREAMING_AGAIN")
-    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
-    row = fake.managers[0]._jobs[handle.task].row
-    assert row is not None and row.state == "DREAMING_AGAIN"
-
-
 def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"))
     fake.set_state("PENDING", "launch failed requeued held")
@@ -380,16 +348,6 @@ def test_a_job_that_is_to_be_cancelled_as_the_driver_ends_is_not_left_to_the_nex
     manager._unwanted.add(handle.order.id)  # as `cancel` does, in the cycle in which the driver ends
     manager.detach()
     assert len(fake.calls("scancel")) == 1
-
-
-def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(max_jobs=1)
-    first, second = (manager.submit(work.order(name)) for name in "ab")
-    fake.eventually(has_id(first))
-    manager.cancel(second.order.id)
-    outcome = fake.outcome(second, 10)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
-    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
 
 
 def test_a_request_that_comes_after_the_end_has_its_outcome_at_once(fake: FakeCluster, work: Work) -> None:

@@ -22,7 +22,7 @@ from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_jobs
-from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.local import Forks, LocalEngine
@@ -168,29 +168,6 @@ def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path
     commands = HalfDeaf(store)
     assert cancel_jobs(store, cast("Commands", commands), records) == 2
     assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
-
-
-@pytest.mark.parametrize(
-    ("phase", "outcome", "cause"),
-    [
-        (Phase.CANCELLED, None, Cause.DRIVER_CANCELLED),
-        (Phase.CANCELLED, "stopped", Cause.DRIVER_CANCELLED),
-        (None, "stopped", Cause.DRIVER_CANCELLED),
-        # It went on in spite of the intent, and ended for a reason of its own.
-        (Phase.FAILED, "error", Cause.EXCEPTION),
-        (Phase.MEMORY, None, Cause.MEMORY),
-        (Phase.FAILED, None, Cause.CRASHED),
-    ],
-)
-def test_what_ended_a_job_that_a_driver_was_cancelling(phase: Phase | None, outcome: str | None, cause: Cause) -> None:
-    result = {"outcome": outcome} if outcome else None
-    assert cause_of(phase, result, Cause.DRIVER_CANCELLED.value, False) is cause
-
-
-def test_somebody_elses_cancellation_is_still_final() -> None:
-    assert cause_of(Phase.CANCELLED, None, "", False) is Cause.CANCELLED
-    record = Record("t", "rule", {}, memory_bytes=1, time_minutes=1, log_pattern="")
-    assert next_record(record, Cause.CANCELLED, BatchSettings(retries=3)) is None
 
 
 def taken_over(folder: Path, name: str = "driver.lock") -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from job_work import Work
 from real_clusters import (
-    MIB,
     at_work,
     code_of,
     echoed,
@@ -25,7 +24,7 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.errors import Failure, SubmissionError
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -43,12 +42,6 @@ def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.Tem
     """The job that takes longest, begun with the first test."""
     with timed_out_job(Work(tmp_path_factory.mktemp("timeout")), without_accounting) as handle:
         yield handle
-
-
-def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting, retries=5, memory_cap_bytes=50 * MIB) as manager:
-        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, memory_bytes=50 * MIB)))
-    assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
 
 
 def test_memory_larger_than_any_node_fails_at_once(work: Work, without_accounting: ThrowawayCluster) -> None:
@@ -103,13 +96,6 @@ def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
     # Without accounting, Slurm ignores an account or a QOS, whatever its name.
     assert isinstance(outcome, Success if name in ("account", "qos") else Failure), outcome
     assert not list(work.folder.rglob("pwned"))
-
-
-def test_a_newline_is_refused_before_anything_is_submitted(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        with pytest.raises(SubmissionError, match="control character"):
-            manager.submit(work.order("a", options=SlurmOptions(qos="x\n#SBATCH --wrap=id")))
-        assert manager.commands.counts["sbatch"] == 0
 
 
 def test_a_second_driver_is_refused_with_the_first_ones_host_and_pid(

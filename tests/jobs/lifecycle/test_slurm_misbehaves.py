@@ -186,18 +186,6 @@ def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
     assert (outcome.job_id, outcome.attempts, len(work.starts())) == (job_id, 1, 1)
 
 
-def test_a_node_where_every_job_ends_at_once_costs_no_task_its_attempts(
-    work: Work, cluster: ThrowawayCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    with running(work, cluster, retries=2) as manager:
-        # Two fit on a node at once: on the broken one, which is always free, job after job.
-        requests = [work.order(f"t{i}", "die on n1", seconds=1, cpus_per_task=32) for i in range(12)]
-        outcomes = [success_of(handle, 90) for handle in [manager.submit(request) for request in requests]]
-    assert max(outcome.attempts for outcome in outcomes) <= 2
-    assert len(work.starts()) <= 24
-    assert caplog.text.count("node n1: jobs of ") == 1
-
-
 @contextmanager
 def backup_of(cluster: ThrowawayCluster) -> Iterator[None]:
     """A second slurmctld, on a host of its own as far as names and addresses go."""

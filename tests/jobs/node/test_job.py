@@ -195,10 +195,6 @@ def test_a_job_that_failed_for_good_does_nothing_when_its_site_starts_it_again(
     assert (runs.given, result.read_text()) == ([], said)
 
 
-def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None:
-    assert not node._done_before(tmp_path / "result.json", "7")
-
-
 def test_an_order_of_another_version_ends_the_job_with_what_to_do(tmp_path: Path) -> None:
     order, _ = write_order(tmp_path)
     old = json.loads(order.read_text())

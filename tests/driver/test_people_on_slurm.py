@@ -80,16 +80,6 @@ def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_
     assert {one.history[0]["ended"] for one in records} == {"driver_cancelled"}
 
 
-def test_a_driver_that_is_terminated_leaves_its_jobs_to_the_next(driver: Driver) -> None:
-    process = driver.start(*SLOW, "10")
-    driver.wait_for_starts(3)
-    process.terminate()
-    errors = ended(process, 143, timeout=60)
-    assert "Detached: the jobs go on" in errors and "cancelled" not in errors
-    ended(driver.start(*SLOW, "10"))
-    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
-
-
 def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: Driver) -> None:
     configure(driver, "[slurm]", "on_sigterm = cancel")
     luigi = Path(sys.executable).parent / "luigi"
@@ -125,11 +115,6 @@ def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over
     assert driver.starts().total() == 2
 
 
-def test_it_is_said_that_luigi_lets_fewer_jobs_run_than_slurm_may(driver: Driver) -> None:
-    errors = ended(driver.start("Configured", "--n", "1"))
-    assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
-
-
 def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_anew(driver: Driver) -> None:
     (driver.folder / "configuration").write_text("A")
     process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"hold": ""}', "--slurm-retries", "0")
@@ -143,6 +128,7 @@ def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_a
     eventually(lambda: bool(list(result.glob("*.result.json"))))
     errors = ended(driver.start("Configured", "--n", "1", "--slurm-retries", "0"))
     assert "ordered under another configuration (A, now B)" in errors
+    assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
     assert [past["ended"] for past in record.history] == ["configuration"]

@@ -8,7 +8,6 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
@@ -73,8 +72,8 @@ def test_without_progress_a_job_gets_more_time_until_there_are_no_more_tries(fak
     ran_out_of_time(fake, work, handle, 1, blocks=3, killed=True)
     ran_out_of_time(fake, work, handle, 2, blocks=0, killed=True)
     ran_out_of_time(fake, work, handle, 3, blocks=0, killed=False)
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and (outcome.cause, outcome.attempts) == (Cause.TIMEOUT, 2)
+    failure = fake.failure(handle, PATIENCE.latency_wait + 5)
+    assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 2)
     assert asked_minutes(fake) == [180, 180, 270]
 
 

@@ -8,7 +8,6 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.lifecycle.submit import NodeWatch
@@ -205,8 +204,7 @@ def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, 
     refusal = "sbatch: error: Memory specification can not be satisfied"
     fake.misbehave("sbatch", f"fail {refusal}")
     fake.set_state("OUT_OF_MEMORY")
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
+    assert fake.failure(handle, PATIENCE.latency_wait + 5).cause is Cause.REFUSED
     record = first.store.load(handle.task)
     assert record is not None and record.memory_bytes == 150 * GIB
     assert first.submitter.first_record(handle.task, request, record).memory_bytes == 100 * GIB

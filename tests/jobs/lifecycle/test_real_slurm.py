@@ -7,10 +7,7 @@ import shutil
 import pytest
 from job_work import Work
 from real_clusters import (
-    MIB,
     at_work,
-    check_a_hang_up,
-    check_an_exception,
     check_killed_drivers,
     failure_of,
     job_id_of,
@@ -41,21 +38,6 @@ def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster
     assert outcome.log_path == work.folder / "slurm_logs" / "rule" / f"rule-name=a-{outcome.job_id}.out"
     assert outcome.log_path.exists()
     assert len(work.starts()) == 1
-
-
-def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
-    work: Work, cluster: ThrowawayCluster
-) -> None:
-    assert check_an_exception(work, cluster).tail.endswith("ValueError: no")
-
-
-def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster, retries=2) as manager:
-        handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, memory_bytes=50 * MIB))
-        eventually(lambda: handle.progress.attempt == 2, 30)
-        asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
-        success_of(handle)
-    assert asked == "75M"
 
 
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
@@ -164,10 +146,6 @@ def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, with_accountin
 
 def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
     check_killed_drivers(work, with_accounting, jobs=20)
-
-
-def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
-    check_a_hang_up(work, cluster)
 
 
 def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +9,13 @@ from pathlib import Path
 import pytest
 from job_work import Work
 from real_clusters import (
-    at_work,
-    code_of,
     echoed,
     failure_of,
     left_behind,
     running,
-    start_driver,
     success_of,
     timed_out_job,
 )
-from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import Failure
@@ -75,7 +69,7 @@ def test_no_more_jobs_are_in_flight_than_allowed(work: Work, without_accounting:
 
 
 @pytest.mark.parametrize(
-    "text", ["a'b", 'a"b', "a b", "$(touch pwned)", "`touch pwned`", "${HOME}", "a;b#c", "é漢🌧", "-x", "\\", "%j"]
+    "text", ["a'b\"c $(touch pwned) `touch pwned` ${HOME};#c é漢🌧 %j", "-x", "\\"], ids=["all", "option", "backslash"]
 )
 def test_hostile_text_in_every_value_reaches_the_job_as_it_is(
     work: Work, without_accounting: ThrowawayCluster, tmp_path: Path, text: str
@@ -96,46 +90,6 @@ def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
     # Without accounting, Slurm ignores an account or a QOS, whatever its name.
     assert isinstance(outcome, Success if name in ("account", "qos") else Failure), outcome
     assert not list(work.folder.rglob("pwned"))
-
-
-def test_a_second_driver_is_refused_with_the_first_ones_host_and_pid(
-    work: Work, without_accounting: ThrowawayCluster
-) -> None:
-    first = start_driver(work, without_accounting, jobs=1, seconds=300)
-    eventually(lambda: bool(work.starts()))
-    second = start_driver(work, without_accounting, jobs=1, seconds=300)
-    assert second.wait(60) == 3
-    work.end("job00")
-    refused = json.loads(second.communicate()[0])["refused"]
-    assert f"process {first.pid} on " in refused
-    assert code_of(first) == 0
-    assert len(work.starts()) == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(
-    work: Work, without_accounting: ThrowawayCluster, number: signal.Signals
-) -> None:
-    cluster = without_accounting
-    other = cluster.run("sbatch", "--parsable", "--wrap=sleep 100", "--output=/dev/null").strip()
-    driver = start_driver(work, cluster, jobs=6, seconds=100)
-    eventually(lambda: len(work.starts()) == 6)
-    driver.send_signal(number)
-    assert (code_of(driver), json.loads(driver.communicate()[0])) == (130, {"cancelled": 6})
-    left = cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %j")
-    assert other in left
-    assert not [record for record in RecordStore(work.state_dir).all() if record.name in left]
-    cluster.run("scancel", other)
-
-
-def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        handle = manager.submit(work.order("a", seconds=100))
-        eventually(at_work(handle))
-        assert request_stop(work.state_dir, "cancel")
-        assert failure_of(handle).cause is Cause.DRIVER_CANCELLED
-        manager.cancel_all()
-        assert manager.cancelled == 1
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:

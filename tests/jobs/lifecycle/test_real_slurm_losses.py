@@ -8,7 +8,6 @@ import pytest
 from job_work import Work
 from real_clusters import (
     at_work,
-    check_a_hanging_job,
     check_an_absence,
     check_ends_without_a_result,
     failure_of,
@@ -32,12 +31,6 @@ def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     check_ends_without_a_result(work, without_accounting)
-
-
-def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
-    work: Work, without_accounting: ThrowawayCluster
-) -> None:
-    check_a_hanging_job(work, without_accounting)
 
 
 def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:

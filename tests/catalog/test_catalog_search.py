@@ -548,24 +548,6 @@ def test_damage_of_the_table_stops_at_once_with_file_and_line(
         Catalog.from_files([path])
 
 
-def test_a_quote_that_is_not_closed_names_the_line_where_its_row_begins(tmp_path: Path) -> None:
-    path = write(tmp_path, [each | {"title": "a title"} for each in rows_of()])
-    table = path.with_suffix(".csv")
-    table.write_text(table.read_text().replace("pr_2000.nc,a title", 'pr_2000.nc,"a title'))
-    with pytest.raises(CatalogError, match=r"cat\.csv, line 4: .*quote.*closed"):
-        Catalog.from_files([path])
-
-
-def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, rows_of())
-    content = bytearray(gzip.compress(path.with_suffix(".csv").read_bytes(), mtime=0))
-    path.write_text(json.dumps(description(catalog_file="cat.csv.gz")))
-    for damage in (content[:-9], content[:40] + b"\xff\xff\xff\xff" + content[44:], b"id,path"):
-        (tmp_path / "cat.csv.gz").write_bytes(damage)
-        with pytest.raises(CatalogError, match=r"cat\.csv\.gz, the catalog_file of catalogue .*cannot be read"):
-            Catalog.from_files([path])
-
-
 @pytest.mark.parametrize(
     ("column", "cell"),
     [

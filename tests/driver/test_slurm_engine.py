@@ -12,7 +12,6 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.report.reading import job_results
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
@@ -56,7 +55,7 @@ def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver) -
         process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
         driver.wait_for_starts(3)
         process.send_signal(signal.SIGINT)
-        errors = ended(process, -signal.SIGINT, timeout=60)
+        errors = ended(process, -signal.SIGINT)
         assert "3 job(s) cancelled" in errors
         assert "Traceback" not in errors
         eventually(lambda: driver.jobs() == ["foreign"], 20)
@@ -71,7 +70,7 @@ def test_a_driver_that_hangs_up_or_is_terminated_leaves_its_jobs_and_the_next_ta
     process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
     driver.wait_for_starts(3)
     process.send_signal(signum)
-    errors = ended(process, code, timeout=60)
+    errors = ended(process, code)
     assert "Detached: the jobs go on" in errors
     assert "cancelled" not in errors
     assert "Traceback" not in errors
@@ -83,11 +82,11 @@ def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(d
     first = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
     driver.wait_for_starts(1)
     second = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=180)
     assert second.returncode != 0
     assert f"process {first.pid} on" in errors
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=180)
     assert driver.starts() == Counter({"0": 1})
 
 
@@ -111,7 +110,7 @@ def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publish
         eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
         cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
         (driver.folder / "go").touch()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
         (log,) = (driver.folder / "slurm_logs" / "Published").iterdir()
         eventually(lambda: "does not own its work any more" in log.read_text())
     finally:
@@ -142,16 +141,6 @@ def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_a
     assert past["ended"] == "stalled"
     (log,) = (driver.folder / "slurm_logs" / "Hang").glob(f"*-{past['job_id']}.out")
     assert "in _hang" in log.read_text(), "the stack of the hanging function"
-
-
-def test_independent_tasks_start_and_finish_although_another_has_failed(driver: Driver) -> None:
-    ended(driver.start("Mixed", "--n", "2"), 30)
-    results = list(job_results(driver.folder / "work"))
-    (failed,) = [one for one in results if one["outcome"] != "success"]
-    assert (failed["family"], results[-1]["family"]) == ("Lucky", "Link")
-    assert failed["ended"] < results[-1]["started"]
-    assert len(list(driver.folder.glob("link-*.txt"))) == 3
-    assert not (driver.folder / "count-2.txt").exists()
 
 
 def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) -> None:
@@ -185,23 +174,15 @@ def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
     assert (driver.folder / "count-10.txt").read_text() == "45"
 
 
-@pytest.mark.parametrize(
-    ("profile", "words"),
-    [
-        ("limits: {memory: 500M}\n", "memory = 1GB is more than the 500MB that [slurm] profile = site.yml allows"),
-        ("limits: {time: 9}\n", "time = 0:10:00 is more than the 0:09:00 that [slurm] profile = site.yml allows"),
-        ("extends: narval\n", "needs your own account: write `account = …` below it (such as ctb-frigon)"),
-    ],
-)
 def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
-    driver: Driver, cluster: ThrowawayCluster, profile: str, words: str
+    driver: Driver, cluster: ThrowawayCluster
 ) -> None:
     before = cluster.run("squeue", "--noheader", "--states=all", "--format=%i")
-    (driver.folder / "site.yml").write_text(profile)
+    (driver.folder / "site.yml").write_text("limits: {memory: 500M}\n")
     process = driver.start(
         "Sum", "--n", "10", "--slurm-profile", "site.yml", "--Sum-memory", "300MB", "--Sum-time", "1"
     )
     errors = ended(process, 35)
-    assert words in errors
+    assert "memory = 1GB is more than the 500MB that [slurm] profile = site.yml allows" in errors
     assert cluster.run("squeue", "--noheader", "--states=all", "--format=%i") == before
     assert list(RecordStore(driver.folder / "work" / "scheduler").all()) == []

@@ -234,15 +234,6 @@ def test_a_store_replaces_the_one_of_the_same_name(stored: Path) -> None:
     assert [entry.name for entry in stored.parent.iterdir()] == ["a.zarr"]
 
 
-def test_it_also_replaces_where_the_file_system_cannot_swap_names(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("espo_luigi.replacing.renamed", lambda first, second, how: False)
-    write_store(example(cells=2), stored, MARKER)
-    assert open_store(stored).sizes["loc"] == 2
-    assert [entry.name for entry in stored.parent.iterdir()] == ["a.zarr"]
-
-
 def test_a_store_without_marker_or_root_metadata_is_not_complete(stored: Path) -> None:
     example().to_zarr(stored.parent / "foreign.zarr", zarr_format=3, consolidated=False)
     assert is_complete(stored)

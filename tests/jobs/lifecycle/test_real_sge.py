@@ -173,7 +173,7 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
         eventually(lambda: len(work.starts()) == 3)
         said = [path.read_text() for path in (work.state_dir / "claims").glob("*.start")]
         work.end("a")
-        outcome = success_of(handle, 40)
+        outcome = success_of(handle)
     assert outcome.attempts == 1
     assert len(set(work.starts())) == 1
     assert len(said) == 1, "Grid Engine says RESTARTED=1 each time: the script has words of its own"
@@ -188,7 +188,7 @@ def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster:
         time.sleep(7.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
         work.end("a")
-        success_of(handle, 40)
+        success_of(handle)
     assert len(work.starts()) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_at_once(work: Work, clus
         eventually(lambda: handle.progress.job_id is not None)
         shutil.rmtree(work.folder / "sge_logs")
         cluster.run("qmod", "-e", "*")
-        failure = failure_of(handle, 30)
+        failure = failure_of(handle)
     assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
     assert "Eqw (opening input/output file, " in failure.message
     assert work.starts() == []

@@ -61,7 +61,7 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
         )
         without_accounting.start_at_once(job_id, at_work(handle))
         work.end("a")
-        outcome = success_of(handle, 60)
+        outcome = success_of(handle)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 
 
@@ -78,7 +78,7 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
             eventually(lambda: job_id_of(handle) != first)
             excluded = without_accounting.run("scontrol", "show", "job", job_id_of(handle))
             work.end("a")
-            outcome = success_of(handle, 60)
+            outcome = success_of(handle)
         finally:
             take_back(without_accounting, node)
     assert f"ExcNodeList={node}" in excluded

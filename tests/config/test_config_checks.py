@@ -9,18 +9,13 @@ from typing import Any, get_args
 
 import pytest
 from small_demo import SMALL_CONFIG
+from test_config_arguments import nested
 
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 
 DEMO = Path(__file__).parents[2] / "config" / "demo"
 GRIDS = "regrid.regrid_dataset.intermediate_grids"
-
-
-def nested(path: str, value: str) -> str:
-    """Return the YAML text of one value at a path of keys."""
-    keys = path.split(".")
-    return "{" + ": {".join(keys) + f": {value}" + "}" * len(keys)
 
 
 def demo_with(tmp_path: Path, *changes: tuple[str, str]) -> Any:
@@ -56,6 +51,8 @@ def refused(tmp_path: Path, *changes: tuple[str, str]) -> str:
         ("health_checks.start_date", "1949-12-31", "`health_checks.start_date`: got 1949-12-31, expected 1950-01-01 or later: products begin with `custom.sim_period`, so that all would fail."),  # noqa: E501
         ("health_checks.end_date", "2101-01-01", "`health_checks.end_date`: got 2101-01-01, expected 2100-12-31 or earlier"),  # noqa: E501
         ("biasadjust.variables.pr.training_args.adapt_freq.thresh", "1 K", "`biasadjust.variables.pr.training_args.adapt_freq.thresh`: got '1 K', expected a number and a unit that converts to kg m-2 s-1, the variable's."),  # noqa: E501
+        ("regrid.regrid_method", "{prr: conservative}", "`regrid.regrid_method.prr`: this variable is not among"),
+        ("regrid.regrid_method", "{pr: conservativ}", "did you mean conservative?"),
         ("clean_up.xscen_clean_up.limit_var", "{pr: potential_radiation}", "`clean_up.xscen_clean_up.limit_var.pr`: pr is in kg m-2 s-1; expected a product in W m-2, such as rsds."),  # noqa: E501
         ("clean_up.xscen_clean_up.limit_var", "{rsds: potential_radiation}", "`clean_up.xscen_clean_up.limit_var.rsds`: rsds is no product; expected"),  # noqa: E501
         ("biasadjust.variables.tasmax.training_args.additive_space", "{lower_bound: 0 mm d-1}", "`biasadjust.variables.tasmax.training_args.additive_space.lower_bound`: got '0 mm d-1', expected a number and a unit that converts to K"),  # noqa: E501

@@ -358,6 +358,7 @@ def test_the_hash_of_what_is_shipped_changes_with_its_files_only(
         # Defaults that are written out.
         ("custom: {maximal_calendar: noleap, final_chunks: {lat: 50, lon: 50}}", False),
         ("regrid: {regrid_method: {tasmax: bilinear}}", False),
+        ("regrid: {regrid_method: {tasmax: conservative}}", True),
     ],
 )
 def test_the_hash_changes_with_what_can_change_a_product_only(load_with: Any, change: str, changes: bool) -> None:

@@ -490,7 +490,6 @@ def train_badly(**changed: Any) -> None:
             ConfigurationError,
             "additive_space and max_tail_factor, which compares amounts, exclude each other",
         ),
-        ({"method": "ExtremeValues"}, ConfigurationError, "method is 'ExtremeValues'; expected"),
         ({"change": lambda data: data.isel(realization=0)}, DataError, "the group pools it"),
         ({"change": lambda data: data.isel(time=slice(60, None))}, DataError, "training needs the same time stamps"),
         ({"change": lambda data: data.assign_attrs(units="K")}, DataError, "K"),

@@ -157,18 +157,6 @@ def test_aspects_are_those_of_the_variables_and_precipitation_is_not_needed() ->
     assert "Correlation of hurs and rsds, DJF" in words and len([word for word in words if word]) == len(known)
 
 
-def test_the_longest_dry_spell_of_any_quantity_is_that_which_counting_finds() -> None:
-    of = sources(("ozone",))
-    sums = climate_aspects.yearly_sums(of, of, period=YEARS, table=TABLE)
-    below = (daily(("ozone",), 1)["ozone"] < 295).sel(time="1994").values
-    longest, run = np.zeros(2), np.zeros(2)
-    for day in below:
-        run = np.where(day, run + 1, 0)
-        longest = np.maximum(longest, run)
-    first, _ = sums["longest_dry_spell_ozone"].transpose("sum_2", ...)
-    np.testing.assert_array_equal(first.sel(source="reference", year=1994), longest)
-
-
 def test_an_unknown_variable_keeps_the_units_of_its_data() -> None:
     named = daily(("ozone",), 1).rename(ozone="aerosol")
     shown = display.in_display_units(named)

@@ -93,11 +93,6 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
     assert job.waited == pytest.approx(30, abs=5)
 
 
-def test_a_result_that_says_too_little_is_no_job() -> None:
-    with pytest.raises(KeyError):
-        job_use.Job.of({"family": "Train"})
-
-
 def test_the_summary_links_the_release_of_the_products(tmp_path: Path) -> None:
     view = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
     (tmp_path / "RELEASE.json").write_text('{"made_by": "espo validate", "version": "1.0", "date": "2026-11-26"}')

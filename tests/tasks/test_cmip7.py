@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from demo_runs import ONE_REGION, use, write_config
+from demo_runs import ONE_REGION, of_years, use, write_config
 from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
@@ -24,13 +24,7 @@ FIRST, LAST = 2004, 2031
 DAYS = {"Demo-NoLeap": 365, "Demo-360Day": 360}
 SIM_IDS = {name: f"CMIP7_ScenarioMIP_ESPO-DEMO_{name}_scen7-h_r1i1p1f1_global" for name in DAYS}
 HELD = {"tasmax": ("tas", "tmax-h2m-hxy-u"), "tasmin": ("tas", "tmin-h2m-hxy-u"), "pr": ("pr", "tavg-u-hxy-u")}
-SHORT = {
-    **ONE_REGION,
-    "custom__ref_period": ["2006", "2017"],
-    "custom__sim_period": [str(FIRST), str(LAST)],
-    "health_checks__start_date": f"{FIRST}-01-01",
-    "health_checks__end_date": f"{LAST}-12-30",
-}
+SHORT = {**ONE_REGION, **of_years(FIRST, LAST, 2006, 2017)}
 
 
 def write_as_cmip7(path: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP, in_order
-from demo_runs import ONE_REGION
+from demo_runs import ONE_REGION, of_years
 from others_packages import code_blocks
 
 from espo_luigi import store, tasks
@@ -35,10 +35,7 @@ IBICUS = {
 }
 CHANGES: dict[str, Any] = {
     **ONE_REGION,
-    "custom__ref_period": KNOWN,
-    "custom__sim_period": ALL,
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "1998-12-30",
+    **of_years(1991, 1998, *map(int, KNOWN)),
     "biasadjust__variables__dtr": MINE,
     "biasadjust__variables__pr": IBICUS,
     "biasadjust__variables__tasmax": IBICUS,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
-from demo_runs import ONE_REGION
+from demo_runs import ONE_REGION, of_years
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
@@ -143,9 +143,7 @@ def test_espo_why_and_espo_script_know_its_tasks(configured: Configure, capsys: 
 
 # Fifty years of a single region.
 SHORT = {
-    "custom__sim_period": ["1991", "2040"],
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "2040-12-30",
+    **of_years(1991, 2040),
     **ONE_REGION,
     "perfect_model": {"cells": 2, "periods": [[2021, 2040]]},
 }

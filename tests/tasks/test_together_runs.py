@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP, in_order
-from demo_runs import ONE_REGION
+from demo_runs import ONE_REGION, of_years
 from luigi.configuration import LuigiConfigParser
 from scipy.stats import spearmanr
 from test_isimip import DATA, LIMITS, OWN, REGRID, SIM, STRETCHES, configuration, configure, work
@@ -20,14 +20,11 @@ from espo_luigi.audit.value import way_of
 from espo_luigi.commands import cli
 from espo_luigi.tasks.report import write_now
 
-KNOWN, ALL = ["1991", "1994"], ["1991", "1998"]
+KNOWN = ["1991", "1994"]
 JOINT = {"method": "MBCn", "variables": ["tasmax", "dtr", "pr"]}
 CHANGES: dict[str, Any] = {
     **ONE_REGION,
-    "custom__ref_period": KNOWN,
-    "custom__sim_period": ALL,
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "1998-12-30",
+    **of_years(1991, 1998, *map(int, KNOWN)),
     # The export needs an institution.
     "biasadjust__variables": {"joint": JOINT | {"adjusting_args": {"bias_adjust_institution": "ESPO-DEMO"}}},
 }

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from report_examples import DOMAIN, SIMULATIONS, field, write_run
+from report_examples import SIMULATIONS, field, write_run
 
 from espo_luigi import store
 from espo_luigi.report import distributions, improvement, make, maps
 from espo_luigi.report.drawings import Drawing
 from espo_luigi.report.html import Section, Table, Text
-from espo_luigi.report.members import Means, members_figure
 from espo_luigi.report.reading import Diagnosed, Reader
 from espo_luigi.science import display
 from espo_luigi.science.diagnose import added_value, climate_aspects, summaries
@@ -103,14 +102,6 @@ def test_figures_have_a_panel_with_data_for_each_variable_and_no_empty_figure(
         assert box.x0 >= -0.03 and box.y0 >= 0 and box.x1 <= width + 0.03 and box.y1 <= height, (name, box)
         labels = [axes.get_ylabel() for axes in shown if axes.get_ylabel()]
         assert labels and all(label.rstrip().endswith("]") for label in labels)
-
-
-def test_a_figure_of_four_variables_is_two_by_two_and_one_of_ten_is_three_wide() -> None:
-    for names, columns, rows in ((tuple(VALUES)[:4], 2, 2), (tuple(VALUES), 3, 4)):
-        drawing = drawings_of(sections_of(names))["annual-cycle+a domain+a_simulation"]
-        places = [axes.get_position() for axes in drawing.draw(*drawing.arguments, **drawing.options).axes]
-        assert len({round(place.x0, 3) for place in places}) == columns
-        assert len({round(place.y0, 3) for place in places}) == rows
 
 
 def test_the_change_is_per_cent_of_what_is_multiplied_and_a_difference_of_the_others() -> None:
@@ -224,9 +215,3 @@ def test_the_tail_of_minima_is_the_lowest_as_the_run_s_table_has_it() -> None:
     of = {"reference": [quantiles], "raw": [quantiles], "adjusted": [quantiles]}
     titles = [axes.get_title() for axes in distributions.quantile_quantile(of, table=table).axes]
     assert any("lowest 5 %" in title for title in titles)
-
-
-def test_members_of_a_pool_are_shown_by_variable_in_rows_of_three() -> None:
-    member = xr.DataArray(np.arange(12.0).reshape(3, 2, 2), dims=("realization", "lat", "lon"), attrs={"units": "1"})
-    of = [Means("a pool", DOMAIN, name, member, member) for name in VALUES]
-    assert len(members_figure(of).axes) == len(VALUES)

@@ -58,6 +58,15 @@ def in_order(root: luigi.Task) -> list[EspoTask]:
     return list(found.values())
 
 
+def work(*ends: luigi.Task) -> None:
+    """Do the work of tasks and of all that they need in this process, in which jobs would take their time to start."""
+    for end in ends:
+        for task in in_order(end):
+            if not task.complete():
+                with task.guarded():
+                    task.work()
+
+
 def publish(task: EspoTask, marker: store.Marker) -> None:
     for target in task.output():
         path = Path(str(target))

@@ -10,14 +10,13 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import edit, in_order, set_key
+from complete_demo import edit, set_key, work
 from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.driver.engines import close_engines
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 
 Configure = Callable[..., list[Path]]
@@ -119,13 +118,6 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
     assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
     assert "0.5 degrees in the north further than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
-
-
-def work(task: EspoTask) -> None:
-    """Do the work of a task and of all that it needs, in this process."""
-    for one in in_order(task):
-        with one.guarded():
-            one.work()
 
 
 def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(own_raw: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import edit, in_order
+from complete_demo import edit, work
 from demo_runs import ONE_REGION
 
 import espo_luigi
@@ -170,9 +170,7 @@ def test_bounds_that_overlap_or_lie_beside_their_rows_stop_the_run_before_it_sta
 def test_single_cells_are_explained_by_the_weights_of_their_variables(configured: Configure) -> None:
     """`espo explain` makes the cells again that `Regrid` makes, and its weights of pr are shares of the cell's area."""
     configured(**METHOD, **ONE_REGION)
-    for task in in_order(tasks.ReferenceCalendar(piece="south", calendar="noleap")):
-        with task.guarded():
-            task.work()
+    work(tasks.ReferenceCalendar(piece="south", calendar="noleap"))
     run, places = context(), np.array([40, 7])
     raw = cells.extracted(NOLEAP)
     reference = store.open_store(tasks.ReferenceCalendar(piece="south", calendar="noleap").out_reference().path)

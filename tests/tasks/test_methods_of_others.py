@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import NOLEAP, in_order
+from complete_demo import NOLEAP, in_order, work
 from demo_runs import ONE_REGION, of_years
 from others_packages import code_blocks
 
@@ -95,9 +95,7 @@ def test_a_stranger_s_method_and_ibicus_reach_the_product(
     trained = {task.wildcards["var"] for task in in_order(end) if isinstance(task, tasks.Train)}
     assert trained == {"dtr"}, "ibicus trains nothing"
     assert "Adjust" in {one.rule for one in plan_of((), Selection(), [end]).tasks.values()}
-    for task in in_order(end):
-        with task.guarded():
-            task.work()
+    work(end)
     write_now(tmp_path / "report.html")
     assert NOLEAP in (tmp_path / "report.html").read_text()
     product = store.open_store(end.out_final().path)

@@ -11,7 +11,6 @@ import pytest
 import xarray as xr
 from complete_demo import edit
 from demo_runs import ONE_REGION, of_years
-from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
@@ -309,12 +308,6 @@ def test_unknown_names_are_refused_with_the_nearest(configured: Configure) -> No
     with pytest.raises(ConfigurationError, match=r"perfect_model.methods"):
         configured(perfect_model={"methods": ["QMD"]})
         context()
-
-
-def test_luigi_takes_the_root_and_a_part_of_an_id(configured: Configure) -> None:
-    configured()
-    with CmdlineParser.global_instance(["PerfectModel", "--truth", "Demo-NoLeap"]) as parsed:
-        assert parsed.get_task_obj().truth in context().simulations
 
 
 def test_a_changed_number_of_cells_makes_pairs_stale_and_other_rules_not(configured: Configure) -> None:

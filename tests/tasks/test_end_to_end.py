@@ -93,7 +93,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, demo_raw, **CHANGES)
     commands = write_luigi_cfg(folder)
-    planned = said(start(commands, "espo", "plan"), timeout=120).text if site_outputs.asked_for() else ""
+    planned = said(start(commands, "espo", "plan"), timeout=600).text if site_outputs.asked_for() else ""
     first = start(commands, "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler")
     extracted = folder / "work" / f"{NOLEAP}+NAM+extracted.zarr"
     deadline = time.monotonic() + 300
@@ -101,7 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
         time.sleep(0.1)
     wanted = ["CleanUp", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
     second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
-    refused = said(second, timeout=120)
+    refused = said(second, timeout=600)
     return Made(folder, said(first, timeout=800), refused, planned)
 
 
@@ -579,19 +579,19 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     there = kept | unneeded | {in_the_way.name}
     assert {path.name for path in work.iterdir()} == there
 
-    listed, _ = start(commands, "espo", "clean").communicate(timeout=120)
+    listed, _ = start(commands, "espo", "clean").communicate(timeout=600)
     lines = listed.splitlines()
     assert {Path(line.split()[-1]).name for line in lines[:-1]} == unneeded
     assert lines[-1].startswith("2 item(s), ")
     assert {path.name for path in work.iterdir()} == there
     hold_folders([work])
     refused = start(commands, "espo", "clean", "--yes")
-    answer = said(refused, timeout=120)
+    answer = said(refused, timeout=600)
     close_engines()
     assert answer.code == 1
     assert f"a driver already works in {work}: process {os.getpid()}" in answer.text
     assert {path.name for path in work.iterdir()} == there
-    assert "2 item(s)" in start(commands, "espo", "clean", "--yes").communicate(timeout=120)[0]
+    assert "2 item(s)" in start(commands, "espo", "clean", "--yes").communicate(timeout=600)[0]
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
     in_the_way.unlink()
@@ -623,7 +623,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
             if until():
                 process.kill()
             time.sleep(0.05)
-        return said(process, timeout=60).text, together, most / limit
+        return said(process, timeout=600).text, together, most / limit
 
     text, together, most = goes_on(until=lambda: any(work.glob("*+regridded.zarr")))
     assert "waits for room on scratch" in text

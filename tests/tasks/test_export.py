@@ -265,9 +265,9 @@ def test_luigis_own_command_takes_it_with_relative_paths(archives: dict[str, xr.
     own_drs(tmp_path)
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler"]
     words = ["Exports", "--sim-id", "NoLeap", "--folder", "here", "--drs", "./own.yml"]
-    subprocess.run([*luigi, *words], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([*luigi, *words], cwd=tmp_path, check=True, timeout=600)
     assert len([name for name in written(tmp_path / "here") if name.startswith("Demo-NoLeap/")]) == 3 * 3
-    run = subprocess.run([*luigi, *words[:-1], "espo-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run([*luigi, *words[:-1], "espo-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert run.returncode != 0 and "holds an export by the DRS" in run.stderr
 
 

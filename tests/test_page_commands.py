@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from page_commands import (
     ROOT,
-    Block,
     bash_problem,
     blocks_of,
     is_of_a_reader,
@@ -91,16 +90,3 @@ def test_a_command_is_found_behind_assignments_pipes_and_programs_that_start_it(
 )
 def test_a_wrong_command_is_told(line: str, told: str) -> None:
     assert told in problem_of(line.split())
-
-
-def test_a_script_that_is_missing_or_lacks_an_option_is_told() -> None:
-    script = "benchmarks/adjustment.py"
-    assert missing_files(["python", "benchmarks/none.py"]) == ["benchmarks/none.py"]
-    assert missing_files(["python", script, "--cells", "3"]) == []
-    assert missing_files(["python", script, "--celsl", "3"]) == [f"{script} --celsl"]
-
-
-def test_lines_that_go_on_and_loops_are_taken_apart() -> None:
-    block = Block("page", "sh", "# first\nfor id in $(cat ids); do\n    luigi --sim-id $id \\\n      All\ndone\n")
-    assert block.lines() == ["for id in $(cat ids); do", "luigi --sim-id $id  All", "done"]
-    assert bash_problem(block.text) == "" and "syntax error" in bash_problem("for x in; done\n")

@@ -341,15 +341,6 @@ def test_publishing_rewrites_no_table_in_another_folder_and_none_behind_a_link(
     assert everything(tmp_path) == before
 
 
-def test_a_report_is_replaced_and_a_changed_one_is_not(tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    reported(out)
-    reported(out)
-    out.write_text(out.read_text() + "my note")
-    with pytest.raises(StoreError, match=r"report\.html was not replaced .* \(it has another checksum"):
-        reported(out)
-
-
 def test_a_report_that_was_killed_between_its_files_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_blocks import BLOCKS, PRINTED, filled
-
-from espo_luigi.commands.cli import espo
+from make_blocks import BLOCKS, filled
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -60,20 +58,6 @@ def test_a_block_is_filled_with_links_from_its_page_and_indented_as_its_markers(
     assert block(within) == f'=== "Tab"\n    <!-- made: one -->\n\n    {filled_in}\n\n    <!-- end made -->\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<!-- made: two -->\n<!-- end made -->\n", r"line 1: no block is called 'two'; expected one of one$"),
-        ("<!-- made: one -->\n\n", "line 1: the block has no end"),
-        ("text\n<!-- end made -->\n", r"line 2: got <!-- end made -->; expected <!-- made: NAME --> before it"),
-        ("<!-- made: one -->\n<!-- made: one -->\n<!-- end made -->\n", "line 2: got .* the end of the block"),
-    ],
-)
-def test_a_marker_of_an_unknown_block_or_without_its_other_half_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        block(text)
-
-
 def test_the_page_of_rules_has_every_rule_with_its_class_s_module(
     reference: dict[str, Any], made: dict[str, str]
 ) -> None:
@@ -118,19 +102,6 @@ def test_the_notebook_is_the_tutorial(maker: dict[str, Any]) -> None:
     assert written == maker["notebook"](maker["TUTORIAL"].read_text()), "run `python docs/make_notebook.py`"
 
 
-def test_a_notebook_s_cells_are_the_blocks_to_run_and_the_text_between_them(maker: dict[str, Any]) -> None:
-    text = "# Title\n\nFirst.\n\n```sh\nmake it\ncd there\n```\n\n```ini\n[a]\n```\n\n```python\nx = 1\n\ny = 2\n```\n"
-    cells = json.loads(maker["notebook"](text))["cells"]
-    assert [(one["cell_type"], "".join(one["source"])) for one in cells[1:]] == [
-        ("code", "%%bash -e\nmake it"),
-        ("code", "%cd there"),
-        ("markdown", "```ini\n[a]\n```"),
-        ("code", "x = 1\n\ny = 2"),
-    ]
-    assert "".join(cells[0]["source"]).startswith("# Title\n") and "".join(cells[0]["source"]).endswith("First.")
-    assert all(one["outputs"] == [] for one in cells if one["cell_type"] == "code")
-
-
 def linked(path: Path) -> list[tuple[Path, str]]:
     """The files, with anchors, that a Markdown file outside of the site links to."""
     found = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", path.read_text())
@@ -152,11 +123,6 @@ def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
     named = {one for path in texts for one in re.findall(r"\bdocs/[\w/-]+\.(?:md|py|png|ipynb)\b", path.read_text())}
     assert len(named) > 15
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
-
-
-def test_each_command_that_prints_json_has_its_shape_in_the_documents() -> None:
-    printing = {name for name, one in espo.commands.items() if any("--json" in option.opts for option in one.params)}
-    assert printing == {name.split()[0] for name in PRINTED}
 
 
 @pytest.fixture(scope="module")

@@ -179,12 +179,6 @@ def test_look_alikes_beside_the_plain_variables_are_not_opened_with_them(
     assert sorted("_".join(path.name.split("_")[:2]) for path in match.files) == sorted(map("_".join, HELD.values()))
 
 
-def test_maxima_are_not_taken_for_means(tmp_path: Path) -> None:
-    store(tmp_path, "tasmax", (2050, 2050))
-    with pytest.raises(CatalogError, match=r"tas is missing \(there are tasmax\)"):
-        search(tmp_path, variables_and_freqs={"tas": "D"})
-
-
 def test_maxima_that_an_older_catalogue_calls_tas_are_an_error_where_they_are_opened(tmp_path: Path) -> None:
     path = store(tmp_path, "tasmax", (2050, 2050))
     make_catalog(tmp_path, tmp_path / "cat.json")

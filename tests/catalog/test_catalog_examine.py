@@ -38,11 +38,6 @@ def test_days_that_are_missing(files: Files) -> None:
     assert problem.message == f"3 days are missing from 2003-02-17 to {last}, at 2 places"
 
 
-def test_a_single_missing_day_is_named(files: Files) -> None:
-    files.change("pr", 2002, lambda ds: ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 10)))
-    assert files.only().message == "1 day is missing: 2002-01-11"
-
-
 def test_days_that_are_there_twice(files: Files) -> None:
     file = files.change("tasmin", 2002, lambda ds: ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 4, [3, 3])))
     problem = files.only()

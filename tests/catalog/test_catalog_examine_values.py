@@ -79,12 +79,6 @@ def test_degrees_celsius_that_say_to_be_kelvin(files: Files) -> None:
     assert (found["mislabelled_units"].variable, found["mislabelled_units"].file) == ("tasmax", file)
 
 
-def test_units_that_can_be_converted_are_no_problem(files: Files) -> None:
-    files.change("tasmax", 2002, lambda ds: ds.assign(tasmax=(ds.tasmax - 273.15).assign_attrs(units="degC")))
-    files.change("pr", 2005, lambda ds: ds.assign(pr=(ds.pr * 86400).assign_attrs(units="mm d-1")))
-    assert files.problems() == []
-
-
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [

@@ -191,13 +191,6 @@ def test_files_of_one_variable_may_have_different_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(later, celsius["tasmax"] + 273.15, rtol=1e-6)
 
 
-@pytest.mark.parametrize("units", ["parsnips", "m", ""])
-def test_unknown_units_name_the_file_the_variable_the_units_and_those_expected(tmp_path: Path, units: str) -> None:
-    path = store(daily(units=units), tmp_path / "odd.nc")
-    with pytest.raises(DataError, match=rf"odd\.nc: tasmax has units '{units}'; expected K"):
-        open_match(match(asset(path, "tasmax")))
-
-
 def test_a_missing_day_is_an_error_with_its_date(tmp_path: Path) -> None:
     ds = daily()
     path = store(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 59)), tmp_path / "gap.nc")
@@ -210,16 +203,6 @@ def test_a_double_day_is_an_error_with_its_date(tmp_path: Path) -> None:
     path = store(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 3, 3)), tmp_path / "twice.nc")
     with pytest.raises(DataError, match="2000-01-04: days are there more than once"):
         open_match(match(asset(path, "tasmax")))
-
-
-def test_a_gap_between_two_files_is_an_error_with_its_date(tmp_path: Path) -> None:
-    early, late = daily(), daily(start="2002-01-02", end="2003-12-31")
-    assets = (
-        asset(store(early, tmp_path / "early.nc"), "tasmax"),
-        asset(store(late, tmp_path / "late.nc"), "tasmax", "2002-01-02", "2003-12-31"),
-    )
-    with pytest.raises(DataError, match="1 day is missing: 2002-01-01"):
-        open_match(match(*assets))
 
 
 def test_what_is_wrong_outside_the_period_does_not_matter(tmp_path: Path) -> None:
@@ -292,12 +275,6 @@ def test_a_zarr_store_without_its_metadata_is_named(tmp_path: Path) -> None:
         open_match(match(asset(path, "tasmax")))
 
 
-def test_a_variable_that_the_file_lacks_is_named(tmp_path: Path) -> None:
-    path = store(daily(), tmp_path / "a.nc")
-    with pytest.raises(DataError, match=r"a\.nc has no variable pr; it has tasmax"):
-        open_match(match(asset(path, "pr")))
-
-
 def test_zarr_stores_and_archives_of_them_are_opened_like_netcdf(tmp_path: Path) -> None:
     raw = daily()
     path = store(raw, tmp_path / "a.zarr")
@@ -329,14 +306,6 @@ def test_chunks_hold_about_a_year_in_whole_stored_chunks(tmp_path: Path) -> None
 def test_years_of_a_small_grid_share_a_chunk(tmp_path: Path) -> None:
     path = store(daily(), tmp_path / "a.nc", tasmax={"chunksizes": (100, 3, 4)})
     assert len(open_match(match(asset(path, "tasmax")))["tasmax"].chunks[0]) == 1
-
-
-def test_a_packed_file_is_unpacked_and_its_packing_forgotten(tmp_path: Path) -> None:
-    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
-    path = store(daily(), tmp_path / "a.nc", tasmax=packing)
-    ds = open_match(match(asset(path, "tasmax")))
-    assert ds["tasmax"].encoding == {}
-    np.testing.assert_allclose(ds["tasmax"], daily()["tasmax"], atol=0.006)
 
 
 def test_latitude_and_longitude_of_a_rotated_grid_are_named_and_its_dimensions_kept(tmp_path: Path) -> None:

@@ -201,12 +201,3 @@ def test_dates_that_start_again_are_named_and_no_reason_to_call_a_file_too_short
     }
     assert found.keys() - {"constant_series"} == {"days_out_of_order", "double_days", "missing_days"}
     assert "the dates go back at 1 place(s): 1963-07-28 is followed by this day" in found["days_out_of_order"].message
-
-
-def test_an_era5_file_of_the_present_is_daily(tmp_path: Path) -> None:
-    ds = daily("1960-11-01", 300).drop_vars("time_bnds")
-    del ds["time"].attrs["bounds"]
-    renamed = ds.rename(time="valid_time", lat="latitude", lon="longitude")
-    renamed["valid_time"].attrs["standard_name"] = "time"
-    row = describe(store(renamed, tmp_path / "era5.nc"), "ERA5")
-    assert (row["xrfreq"], row["date_start"], row["date_end"]) == ("D", "1960-11-01 00:00", "1961-08-27 00:00")

@@ -148,12 +148,6 @@ def test_script_prints_what_would_be_submitted_and_the_dask_layout(folder: Path)
     assert not (folder / "slurm_logs").exists()
 
 
-def test_script_refuses_sizing_that_does_not_divide(folder: Path) -> None:
-    done = espo(folder, "script", "RefDefault", "--region", "south", "--n-workers", "3")
-    assert done.returncode == 1
-    assert "cpus_per_task = 10 cannot be shared equally by n_workers = 3" in done.stderr
-
-
 def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path, tmp_path: Path) -> None:
     raw = folder / "espo-demo" / "raw"
     broken = raw / "reconstruction" / "tasmax_day_broken_historical_r1i1p1f1_gn_19500101-19501231.nc"

@@ -105,14 +105,6 @@ def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(
     )
 
 
-def test_a_second_section_of_a_name_is_told_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "luigi.cfg").write_text("[core]\n[espo]\n[core]\n")
-    command = [sys.executable, "-m", "espo_luigi.commands.cli", "tasks"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    told = "espo: luigi.cfg, line 3: a second [core]; join the two sections\n"
-    assert (done.returncode, done.stderr) == (1, told)
-
-
 def test_an_unexpected_error_is_one_line_and_with_debug_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ class Here:
     def espo(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).parent / "espo"), *words]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=180, check=False
         )
 
     def job(self, job_id: str) -> str:
@@ -54,8 +54,8 @@ class Here:
         """Send what Slurm sends some time before a job's end, and see the job queued again."""
         before = self.log(job_id).count("is queued again")
         self.cluster.run("scancel", "--signal=TERM", "--batch", job_id)
-        assert wait(lambda: self.log(job_id).count("is queued again") > before, 30), self.log(job_id)
-        assert wait(lambda: self.state(job_id) == "PENDING", 20), self.job(job_id)
+        assert wait(lambda: self.log(job_id).count("is queued again") > before, 90), self.log(job_id)
+        assert wait(lambda: self.state(job_id) == "PENDING", 90), self.job(job_id)
 
     def begin_again(self, job_id: str) -> None:
         """Start a job that was queued again."""
@@ -82,7 +82,7 @@ def test_a_script_is_submitted_with_the_profiles_options_and_the_sizes_that_it_s
     done = here.espo("submit", "job.sh", "a b; touch owned")
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.split()[-1]
-    assert wait(lambda: here.state(job_id) == "COMPLETED", 20), here.job(job_id)
+    assert wait(lambda: here.state(job_id) == "COMPLETED", 90), here.job(job_id)
     for said in ("Partition=c-iq", "TimeLimit=00:07:00", "mem=300M"):
         assert said in here.job(job_id)
     assert (here.folder / f"slurm-{job_id}.out").read_text() == "got a b; touch owned\n"
@@ -95,7 +95,7 @@ def test_a_driver_in_a_job_that_is_terminated_twice_goes_on_until_the_run_is_don
     done = here.espo("submit", "luigi", "--module", "toy_tasks", *task, "--local-scheduler")
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.split()[4].rstrip(";")
-    assert wait(lambda: here.starts().total() >= 3, 30), here.log(job_id)
+    assert wait(lambda: here.starts().total() >= 3, 90), here.log(job_id)
     here.terminate(job_id)
     again = here.espo("submit", "luigi", "--module", "toy_tasks", *task, "--local-scheduler")
     assert (again.returncode, f"job {job_id} (PENDING) is the driver" in again.stderr) == (1, True), again.stderr
@@ -103,7 +103,7 @@ def test_a_driver_in_a_job_that_is_terminated_twice_goes_on_until_the_run_is_don
     here.terminate(job_id)
     (here.folder / "go").touch()
     here.begin_again(job_id)
-    assert wait(lambda: here.state(job_id) == "COMPLETED", 40), here.log(job_id)
+    assert wait(lambda: here.state(job_id) == "COMPLETED", 90), here.log(job_id)
     assert here.starts() == Counter({str(n): 1 for n in range(4)})
     assert len(list(here.folder.glob("slow-*.txt"))) == 3
     assert "Restarts=2" in here.job(job_id)
@@ -114,43 +114,25 @@ def test_a_driver_that_somebody_cancels_does_not_come_back(here: Here) -> None:
     task = ("SlowOnes", "--n", "2", "--seconds", "300", "--folder", str(here.folder))
     submit = ("submit", "luigi", "--module", "toy_tasks", *task, "--local-scheduler")
     first = here.espo(*submit).stdout.split()[4].rstrip(";")
-    assert wait(lambda: here.starts().total() >= 2, 30), here.log(first)
+    assert wait(lambda: here.starts().total() >= 2, 90), here.log(first)
     here.cluster.run("scancel", first)
-    assert wait(lambda: here.state(first) == "CANCELLED", 30)
+    assert wait(lambda: here.state(first) == "CANCELLED", 90)
     assert "is left to Slurm" in here.log(first)
     # The jobs go on, and the next driver takes them over; queued again, it is cancelled with them.
     second = here.espo(*submit).stdout.split()[4].rstrip(";")
-    assert wait(lambda: "driver starts" in here.log(second), 30)
+    assert wait(lambda: "driver starts" in here.log(second), 90)
     here.terminate(second)
     done = here.espo("cancel")
     assert done.returncode == 0, done.stderr
     assert f"the driver's job {second} does not start again" in done.stdout
     assert "2 job(s) cancelled" in done.stdout
-    assert wait(lambda: not here.cluster.run("squeue", "--noheader"), 20)
+    assert wait(lambda: not here.cluster.run("squeue", "--noheader"), 90)
     assert here.starts() == Counter({"0": 1, "1": 1})
 
 
 def test_a_driver_that_fails_at_once_is_not_started_again(here: Here) -> None:
     task = ("Fail", "--n", "1", "--folder", str(here.folder), "--memory", "300MB", "--local-scheduler")
     job_id = here.espo("submit", "--time", "10", "luigi", "--module", "toy_tasks", *task).stdout.split()[4].rstrip(";")
-    assert wait(lambda: here.state(job_id) == "FAILED", 60), here.log(job_id)
+    assert wait(lambda: here.state(job_id) == "FAILED", 90), here.log(job_id)
     assert "ExitCode=30:0" in here.job(job_id) and "Restarts=0" in here.job(job_id)
     assert "ValueError: no such luck" in here.log(job_id)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("shell", "--memory", "8 apples"), "memory = 8 apples: '8 apples' is not an amount of memory"),
-        (("shell", "--cpus-per-task", "0"), "cpus_per_task = 0; expected at least 1"),
-        (("shell", "--profile", "narval"), "needs your own account"),
-        (("shell", "--profile", "in2p3", "--account", "a", "--memory", "64G"), "64GB is more than the 32GB"),
-        (("submit", "nowhere.sh"), "there is no file nowhere.sh to submit"),
-        (("submit", "--time", "5", "luigi", "--module", "toy_tasks", "Fail"), "too little for a driver"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_submitted(here: Here, words: tuple[str, ...], says: str) -> None:
-    before = here.cluster.run("squeue", "--noheader", "--states=all", "--format=%i", "--sort=i")
-    done = here.espo(*words)
-    assert (done.returncode, says in done.stderr) == (1, True), done.stderr
-    assert here.cluster.run("squeue", "--noheader", "--states=all", "--format=%i", "--sort=i") == before

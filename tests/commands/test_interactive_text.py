@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from luigi.configuration import LuigiConfigParser, get_config
 
+from espo_luigi.commands import cli
 from espo_luigi.commands.interactive import OPTIONS, allocation_command, request_of, script_command
 from espo_luigi.errors import EspoError, SubmissionError
 
@@ -87,6 +88,35 @@ def test_a_scheduler_that_is_not_slurm_is_refused_with_its_own_commands() -> Non
     get_config().set("espo", "engine", "sge")
     with pytest.raises(SubmissionError, match=r"engine = sge, .* on Grid Engine, give qrsh or qsub with"):
         request_of({})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("shell", "--memory", "8 apples"), "memory = 8 apples: '8 apples' is not an amount of memory"),
+        (("shell", "--cpus-per-task", "0"), "cpus_per_task = 0; expected at least 1"),
+        (("shell", "--profile", "narval"), "needs your own account"),
+        (("shell", "--profile", "in2p3", "--account", "a", "--memory", "64G"), "64GB is more than the 32GB"),
+        (("submit", "nowhere.sh"), "there is no file nowhere.sh to submit"),
+        (("submit", "--time", "5", "luigi", "--module", "toy_tasks", "Fail"), "too little for a driver"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_submitted(
+    words: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for program in ("salloc", "sbatch"):
+        (tmp_path / program).write_text("#!/bin/sh\ntouch submitted\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    get_config().read_dict({"espo": {"engine": "slurm"}, "slurm": {"profile": "iq"}})
+    assert cli.main([*words]) == 1
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "submitted").exists()
 
 
 @pytest.mark.parametrize(("program", "words"), [("salloc", ("shell", "true")), ("sbatch", ("submit", "job.sh"))])

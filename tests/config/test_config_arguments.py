@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import pytest
 from dumped import given
-from pydantic import ValidationError
 
 from espo_luigi.config import health_checks, load
 from espo_luigi.config.searching import RegridderKwargs
@@ -40,11 +39,8 @@ def message(load_with: Any, path: str, value: str) -> str:
     ("path", "value", "expected"),
     [
         (f"{TRAINING}.method", "DetrendedQuantileMappin", "got 'DetrendedQuantileMappin' (text), expected 'DetrendedQuantileMapping', 'EmpiricalQuantileMapping', 'QuantileDeltaMapping' or 'Scaling'; did you mean DetrendedQuantileMapping? It is the class of xsdba"),  # noqa: E501
-        (f"{TRAINING}.align_on", "yer", "got 'yer' (text), expected 'year' or 'date'; did you mean year?"),
         (f"{TRAINING}.group", "time.dayofyer", "got 'time.dayofyer' (text), expected 'time.dayofyear', 'time.month', 'time.season' or 'time'; did you mean time.dayofyear?"),  # noqa: E501
-        (f"{TRAINING}.group.winow", "31", "unknown key; did you mean window?"),
         (f"{TRAINING}.group.window", "0", "got 0 (a whole number): expected greater than or equal to 1."),
-        (f"{TRAINING}.group.group", "time.dayofyer", "did you mean time.dayofyear?"),
         (f"{TRAINING}.xclim_train_args.nquantile", "50", "unknown key; did you mean nquantiles?"),
         (f"{TRAINING}.xclim_train_args.nquantiles", "fifty", "got 'fifty' (text): expected a whole number above 0, or a list of quantiles between 0 and 1. It is how many quantiles, or which."),  # noqa: E501
         (f"{TRAINING}.xclim_train_args.nquantiles", "[0.1, 2]", "got [0.1, 2] (a list): expected a whole number"),
@@ -53,14 +49,10 @@ def message(load_with: Any, path: str, value: str) -> str:
         (f"{TRAINING}.xclim_train_args.kind", "x", "got 'x' (text), expected '+' or '*'."),
         (f"{TRAINING}.xclim_train_args.adapt_freq_thresh", "1 mmm", "'mmm' is not a unit; expected CF units such as K or mm d-1; did you mean mm?"),  # noqa: E501
         (f"{TRAINING}.jitter_under", "5", "got 5 (a whole number), expected a mapping"),
-        (f"{TRAINING}.jitter_under.thres", "1 K", "unknown key; did you mean thresh?"),
         (f"{TRAINING}.jitter_under.thresh", "1 mmm d-1", "got '1 mmm d-1' (text): 'mmm d-1' is not a unit; expected CF units such as K or mm d-1; did you mean mm d-1?"),  # noqa: E501
         (f"{TRAINING}.jitter_under.thresh", "5", "got 5 (a whole number): expected a number, a space and a unit"),
-        (f"{TRAINING}.jitter_under.thresh", "little mm d-1", "expected a number, a space and a unit"),
         (f"{TRAINING}.adapt_freq.thresh", "1mm", "got '1mm' (text): expected a number, a space and a unit"),
-        (f"{TRAINING}.adapt_freq.tresh", "1 mm d-1", "unknown key; did you mean thresh?"),
         (f"{TRAINING}.jitter_under.thresh", "nan K", "got 'nan K' (text): expected a number, a space and a unit"),
-        (f"{TRAINING}.jitter_under.thresh", "inf K", "got 'inf K' (text): expected a number, a space and a unit"),
         (f"{TRAINING}.jitter_under.thresh", "1e999 K", "got '1e999 K' (text): expected a finite number"),
         (f"{TRAINING}.jitter_under.thresh", "-1 K", "got '-1 K' (text): expected a number above 0, a space and a unit"),
         (f"{TRAINING}.adapt_freq.thresh", "0 K", "got '0 K' (text): expected a number above 0, a space and a unit"),
@@ -71,18 +63,13 @@ def message(load_with: Any, path: str, value: str) -> str:
         (f"{TRAINING}.xclim_train_args.nquantiles", "[.nan]", "got [nan] (a list): expected a whole number above 0"),
         (f"{TRAINING}.group.window", "true", "got True (true or false): expected a number."),
         (f"{SEARCH}.periods", "[[1950, 2000], [1990, 2100]]", "expected periods in order of time and without overlap, and 1990-2100 follows 1950-2000"),  # noqa: E501
-        ("health_checks.flags.tasmax.temperature_extremely_high.thresh", ".inf degC", "expected a number, a space"),
         ("health_checks.start_date", "soon", "got 'soon' (text): expected a date, such as 1950-01-01."),
-        ("health_checks.end_date", "2100-13-01", "got '2100-13-01' (text): expected a date"),
         ("health_checks.end_date", "2100-02-31", "got '2100-02-31' (text): expected a date"),
         ("health_checks.calendar", "julian", "got 'julian' (text), expected '360_day'"),
-        (f"{ADJUSTING}.extrapolaton", "constant", "unknown key; did you mean extrapolation?"),
         (f"{ADJUSTING}.extrapolation", "constnt", "expected 'constant' or 'nan'; did you mean constant?"),
         (f"{ADJUSTING}.interp", "neares", "'nearest_quantile' or 'linear'; did you mean nearest?"),
         (f"{ADJUSTING}.detrend.LoesDetrend", "{f: 0.2}", "unknown key; did you mean LoessDetrend?"),
-        (f"{ADJUSTING}.detrend.LoessDetrend.nitre", "1", "unknown key; did you mean niter?"),
         (f"{ADJUSTING}.detrend.LoessDetrend.f", "2", "got 2 (a whole number): expected less than or equal to 1."),
-        (f"{ADJUSTING}.detrend.LoessDetrend.weights", "tricub", "did you mean tricube?"),
         (f"{TRAINING}.method", "LOCI", "espo_luigi no longer has LOCI: take DetrendedQuantileMapping or Quantile"),
         (f"{ADJUSTING}.interp", "cubic", "espo_luigi no longer has cubic: take nearest_quantile, nearest or linear"),
         (f"{ADJUSTING}.detrend", "{MeanDetrend: }", "espo_luigi no longer has MeanDetrend: take LoessDetrend"),
@@ -90,19 +77,13 @@ def message(load_with: Any, path: str, value: str) -> str:
         (f"{ADJUSTING}.detrend", "{LoessDetrend: , NoDetrend: }", "expected one way of detrending"),
         (f"{REGRIDDER}.methd", "bilinear", "unknown key; did you mean method?"),
         (f"{REGRIDDER}.method", "conservative", "got 'conservative' (text), expected 'bilinear'."),
-        (f"{REGRIDDER}.extrap_method", "inverse", "did you mean inverse_dist?"),
         (f"{REGRIDDER}.reuse_weights", "true", "got True (true or false), expected False."),
-        (f"{SEARCH}.restrict_members.orderd", "1", "unknown key; did you mean ordered?"),
         (f"{SEARCH}.restrict_members.ordered", "0", "expected greater than or equal to 1."),
         (f"{SEARCH}.variables_and_freqs.pr", "Day", "got 'Day' (text): expected a frequency as pandas writes it, such as D, 6h, MS or YS-JAN; did you mean D?"),  # noqa: E501
-        ("health_checks.freq", "day", "did you mean D?"),
-        ("health_checks.calendar", "nolep", "did you mean noleap?"),
         ("health_checks.variables_and_units.pr", "kgm-2s-1", "'kgm-2s-1' is not a unit; expected CF units such as K or mm d-1; did you mean kg m-2 s-1?"),  # noqa: E501
         ("health_checks.flags.tasmax.temperature_extremly_high", "", "unknown key; did you mean temperature_extremely_high?"),  # noqa: E501
-        ("health_checks.flags.tasmax.temperature_extremely_high.tresh", "1 K", "unknown key; did you mean thresh?"),
         ("health_checks.flags.tasmax.temperature_extremely_high.thresh", "60 degX", "did you mean degC?"),
         ("health_checks.final.flags.tasmax.tasmax_below_tasmi", "", "unknown key; did you mean tasmax_below_tasmin?"),
-        ("health_checks.flags_kwargs.frq", "YS", "unknown key; did you mean freq?"),
         ("health_checks.cfchecks.pr.cfcheck_from_nam", "", "unknown key; did you mean cfcheck_from_name?"),
         ("health_checks.missing", "anny", "there is no method 'anny'; expected any, some_but_not_all,"),
         ("health_checks.missing", "{pctt: {tolerance: 0.1}}", "did you mean pct?"),
@@ -195,12 +176,6 @@ def test_every_way_of_detrending_is_built_by_xsdba(load_with: Any, detrend: str)
     ((name, values),) = given(variable.adjusting_args)["xclim_adjust_args"]["detrend"].items()
     made = getattr(xsdba.detrending, name)(**values)
     assert {argument: made[argument] for argument in values} == values
-
-
-def test_arguments_are_frozen(load_with: Any) -> None:
-    train_args = load_with().biasadjust.variables["tasmax"].training_args.xclim_train_args
-    with pytest.raises(ValidationError, match="frozen"):
-        train_args.kind = "*"
 
 
 def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:

@@ -1,4 +1,4 @@
-"""docs/reference/keys.md has every key that the schema knows; configuration.md names no other key in its tables."""
+"""The tables of configuration.md name no key that the schema does not know, and the examples of pages are valid."""
 
 from __future__ import annotations
 
@@ -31,12 +31,6 @@ def keys(annotation: Any) -> Iterator[str]:
 def words(text: str) -> set[str]:
     """Return the names within code spans."""
     return {word for span in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"[\w-]+", span)}
-
-
-def test_the_generated_page_has_every_key() -> None:
-    wanted = set(keys(RunConfig))
-    assert len(wanted) > 150
-    assert sorted(wanted - words((REFERENCE / "keys.md").read_text())) == []
 
 
 def test_every_key_that_a_table_explains_is_one_that_the_schema_knows() -> None:

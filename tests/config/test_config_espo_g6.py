@@ -21,13 +21,14 @@ PROPERTIES = {
 }
 
 
-@pytest.fixture
-def espo_g6(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunConfig:
+@pytest.fixture(scope="module")
+def espo_g6(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     """The production configuration, loaded from elsewhere than its folder."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
-        monkeypatch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
-    return load([FOLDER / "config.yml", FOLDER / "paths.yml"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
+            patch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
+        return load([FOLDER / "config.yml", FOLDER / "paths.yml"])
 
 
 def test_regions_are_the_three_bands_from_south_to_north(espo_g6: RunConfig) -> None:
@@ -151,7 +152,7 @@ def test_four_domains_are_diagnosed_by_21_properties(espo_g6: RunConfig) -> None
     ] * 3
 
 
-def test_every_property_is_built_by_xclim(espo_g6: RunConfig, tmp_path: Path) -> None:
+def test_every_property_is_built_by_xclim(tmp_path: Path) -> None:
     from xclim.core.indicator import build_indicator_module_from_yaml
 
     pytest.importorskip("xsdba.properties")
@@ -159,23 +160,3 @@ def test_every_property_is_built_by_xclim(espo_g6: RunConfig, tmp_path: Path) ->
         shutil.copy(FOLDER / f"{name}.yml", tmp_path / f"{name.replace('-', '_')}.yml")
         module = build_indicator_module_from_yaml(tmp_path / f"{name.replace('-', '_')}.yml", mode="raise")
         assert len(list(module.iter_indicators())) == count
-
-
-def test_diagnostics_of_whole_regions_are_three_lines_away(espo_g6: RunConfig, tmp_path: Path) -> None:
-    more = tmp_path / "more.yml"
-    more.write_text(
-        """
-extraction: {reference: {properties_and_measures: &means {properties: properties_ESPO-G.yml, unstack: true}}}
-diagnostics:
-  sim: {properties_and_measures: *means}
-  scen: {properties_and_measures: {properties: properties_ESPO-G.yml}}
-"""
-    )
-    config = load([FOLDER / "config.yml", FOLDER / "paths.yml", more])
-    properties = config.diagnostics.ref.properties_and_measures.properties
-    assert set(properties["indicators"]) == {
-        "mean-tasmax",
-        "mean-tasmin",
-        "mean-pr",
-    }
-    assert config.diagnostics.steps["sim"].unstack is True

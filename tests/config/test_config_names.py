@@ -152,24 +152,34 @@ OFFICIAL = "indicators:\n  q95_pr: {base: xclim.sdba.properties.quantile, input:
 
 
 @pytest.fixture
-def stage_2024(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    """The files of the branch stage-2024, loaded."""
+def stage_2024(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> RunConfig:
+    """The files of the branch stage-2024, loaded with a warning: a host is a region up to its suffix."""
     monkeypatch.chdir(tmp_path)
     write(MEANS, "means.yml")
     write(OFFICIAL, "official.yml")
-    return load([write(STAGE_2024, "config.yml"), write(STAGE_2024_PATHS, "paths.yml")])
+    with caplog.at_level(logging.WARNING, "espo_luigi.config"):
+        config = load([write(STAGE_2024, "config.yml"), write(STAGE_2024_PATHS, "paths.yml")])
+    assert [record.getMessage() for record in caplog.records] == [
+        "`off-diag.steps.sim.domain.Ute` is south, which is not a region: south_nodup is taken."
+    ]
+    assert config.off_diag.steps["sim"].domain == {"Ute": "south_nodup"}
+    return config
 
 
-def test_nested_boxes_and_buffers_are_read(stage_2024: RunConfig) -> None:
+def test_nested_boxes_and_old_names_of_buffers_chunks_and_folders_are_read(
+    stage_2024: RunConfig, tmp_path: Path
+) -> None:
     assert stage_2024.custom.regions["middle_nodup"].lat_bnds == (40.05, 65.05)
     assert stage_2024.domain.tile_buffer == 1.5
     assert stage_2024.domain.lon_bnds == (-179.95, -10)
     assert stage_2024.off_diag.domains["Ute"].lat_bnds == (35.0, 40.0)
-
-
-def test_old_names_of_chunks_are_read_and_the_products_time_chunk_is_dropped(stage_2024: RunConfig) -> None:
     assert stage_2024.custom.working_chunks == {"lat": 20, "lon": 20, "loc": 600, "time": -1}
-    assert stage_2024.custom.final_chunks == {"lat": 50, "lon": 50}
+    assert stage_2024.custom.final_chunks == {"lat": 50, "lon": 50}, "the product's chunk of time is dropped"
+    assert stage_2024.paths.tmpdir == tmp_path / "EXEC/ESPO-G_workdir"
+    assert stage_2024.paths.final == tmp_path / "OUT"
+    assert stage_2024.paths.project_catalog == tmp_path / "OUT/cat.json"
 
 
 def test_old_names_of_the_adjustment_become_the_current_ones(stage_2024: RunConfig) -> None:
@@ -189,13 +199,7 @@ def test_old_names_of_the_adjustment_become_the_current_ones(stage_2024: RunConf
     }
 
 
-def test_old_folders_are_read(stage_2024: RunConfig, tmp_path: Path) -> None:
-    assert stage_2024.paths.tmpdir == tmp_path / "EXEC/ESPO-G_workdir"
-    assert stage_2024.paths.final == tmp_path / "OUT"
-    assert stage_2024.paths.project_catalog == tmp_path / "OUT/cat.json"
-
-
-def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_properties(stage_2024: RunConfig) -> None:
+def test_diagnostics_of_regions_and_small_domains_have_their_steps_properties_and_levels(stage_2024: RunConfig) -> None:
     diagnostics = stage_2024.diagnostics
     assert list(diagnostics.steps) == ["ref", "sim", "scen"]
     assert diagnostics.steps["sim"].unstack is True
@@ -205,27 +209,10 @@ def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_proper
     assert list(diagnostics.ref.properties_and_measures.properties["indicators"]) == ["mean-pr"]
     assert diagnostics.ref.properties_and_measures.to_level_prop == "diag-ref-prop"
     assert diagnostics.ref.unstack is True
-
-
-def test_steps_of_small_domains_have_properties_and_levels(stage_2024: RunConfig) -> None:
     scen = stage_2024.off_diag.steps["scen"].properties_and_measures
     assert scen.properties["indicators"]["q95_pr"]["base"] == "xsdba.properties.quantile"
     assert (scen.to_level_prop, scen.to_level_meas) == ("off-diag-scen-prop", "off-diag-scen-meas")
     assert scen.period == ("1991", "2020")
-
-
-def test_a_host_that_is_a_region_up_to_its_suffix_is_resolved_with_a_warning(
-    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(MEANS, "means.yml")
-    write(OFFICIAL, "official.yml")
-    with caplog.at_level(logging.WARNING, "espo_luigi.config"):
-        config = load([write(STAGE_2024, "config.yml"), write(STAGE_2024_PATHS, "paths.yml")])
-    assert config.off_diag.steps["sim"].domain == {"Ute": "south_nodup"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "`off-diag.steps.sim.domain.Ute` is south, which is not a region: south_nodup is taken."
-    ]
 
 
 def test_old_and_current_names_mean_the_same(load_with: Any, write: Any, small: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 import cftime
-import intake
 import numpy as np
 import pytest
 import xarray as xr
@@ -18,11 +16,9 @@ from xclim.core.cfchecks import cfcheck_from_name
 
 from espo_luigi import config
 from espo_luigi.catalog import Catalog
-from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.config import RunConfig
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.report.maps import coast_lines
 
 CONFIG = Path(__file__).parents[2] / "config"
 REFERENCE = "Demo-Land"
@@ -145,36 +141,6 @@ def test_every_row_of_the_reference_is_in_one_region_and_every_region_has_land(
     assert int(land.sum()) >= 600
 
 
-def test_the_land_is_natural_earth_s_but_for_the_lake(raw: Path) -> None:
-    land = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull()
-    coast = coast_lines(land)
-    (west, south), (east, north) = np.moveaxis(coast, 0, -1)
-    natural = xr.zeros_like(land)
-    for lat in land.lat.values:
-        crossing = (south > lat) != (north > lat)
-        low, high, left, right = (bound[crossing] for bound in (south, north, west, east))
-        at = left + (lat - low) / (high - low) * (right - left)
-        # A cell lies on land if an even number of coasts lies between the western bound, which is land, and it.
-        natural.loc[{"lat": lat}] = [((at > land.lon.values[0]) & (at < lon)).sum() % 2 == 0 for lon in land.lon.values]
-    lake = natural & ~land
-    assert not bool((land & ~natural).any())
-    assert lake.stack(cell=("lat", "lon")).where(lambda one: one, drop=True).cell.size == 6
-    assert lake.where(lake, drop=True).lat.values.tolist() == [48.375, 48.625]
-
-
-def test_mountains_are_colder_and_have_a_rain_shadow_which_the_simulations_lack(raw: Path) -> None:
-    """The Chic-Chocs, their southern and northern slopes, and the lowland to the south."""
-
-    def at(source: str, variable: str, lat: float) -> float:
-        da = opened(raw, source, variable).isel(time=slice(0, 3650))
-        return float(da.assign_coords(lon=(da.lon + 180) % 360 - 180).interp(lat=lat, lon=-66.125).mean())
-
-    colder = {name: at(name, "tasmax", 48.0) - at(name, "tasmax", 48.9) for name in (REFERENCE, DRIZZLY, DRY)}
-    wetter = {name: at(name, "pr", 48.75) / at(name, "pr", 49.1) for name in (REFERENCE, DRIZZLY, DRY)}
-    assert colder[REFERENCE] > 4 > 3 > max(colder[DRIZZLY], colder[DRY])
-    assert wetter[REFERENCE] > 1.4 > 1.1 > max(wetter[DRIZZLY], wetter[DRY])
-
-
 def test_the_small_demo_has_production_s_shape() -> None:
     """Chunks that neither cells nor rows nor columns fill, bounds of bands inside of a chunk, and a chunk all sea."""
     custom = config.load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml", SMALL_CONFIG]).custom
@@ -222,15 +188,6 @@ def test_the_demo_s_method_is_production_s(run_config: RunConfig, monkeypatch: p
         ours = run_config.biasadjust.variables[name]
         assert ours.training_args == variable.training_args
         assert ours.adjusting_args.xclim_adjust_args == variable.adjusting_args.xclim_adjust_args
-
-
-def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
-    for name, assets in (("reconstruction", 3), ("simulation", 12)):
-        with (raw / f"{name}.csv").open() as file:
-            assert tuple(next(csv.reader(file))) == COLUMNS
-        catalog = intake.open_esm_datastore(str(raw / f"{name}.json"))
-        assert len(catalog.df) == assets
-        assert all(Path(path).is_file() for path in catalog.df["path"])
 
 
 def test_the_configured_searches_find_the_reference_and_both_simulations(raw: Path, run_config: RunConfig) -> None:

@@ -16,7 +16,6 @@ import xarray as xr
 from demo_runs import content_of
 from shared_folder import shared_folder
 
-from espo_luigi import config
 from espo_luigi.catalog import Match, open_fixed, open_match
 from espo_luigi.catalog.build import describe
 from espo_luigi.catalog.search import Catalog
@@ -81,10 +80,6 @@ def test_the_search_finds_six_simulations_each_with_its_pool_s_field(raw: Path) 
         assert {"driving_model", "driving_member"} <= set(match.columns) if name in REGIONAL else match.columns
 
 
-def test_ids_count_underscores_as_v2_tells_global_from_regional_simulations() -> None:
-    assert {name.count("_") for name in [*ENSEMBLE, SINGLE]} == {6} and {name.count("_") for name in REGIONAL} == {8}
-
-
 @pytest.mark.parametrize(
     ("name", "calendar", "last_day"),
     [(ENSEMBLE[0], "noleap", 31), (SINGLE, "360_day", 30), (REGIONAL[1], "noleap", 31)],
@@ -144,16 +139,6 @@ def test_the_reference_is_rotated_and_has_data_beyond_its_mask(raw: Path) -> Non
     for name in ("tasmin", "pr"):
         np.testing.assert_array_equal(ds[name].isel(time=-1).notnull(), known)
     assert ds.orog.max() > 300 and (ds.orog.where(ds["mask"] == 0, 0) == 0).all()
-
-
-def test_the_configuration_is_translated_with_everything_that_the_data_ask_for() -> None:
-    loaded = config.load([V2_DEMO / "config.yml", V2_DEMO / "paths.yml"])
-    assert loaded.subregions is not None and loaded.subregions.n == CONFIG["subregions"]["n"]
-    assert list(loaded.biasadjust.variables) == ["tasmax", "tasmin", "dtr", "pr"]
-    assert len(loaded.extraction.simulation.repairs) == 2
-    assert loaded.extraction.simulation.days_to_fill == ("2015-01-01",)
-    assert loaded.clean_up.temperatures == "swap"
-    assert loaded.domain_diag is not None and set(loaded.domain_diag.domains) == {"Gaspe"}
 
 
 def test_slices_and_chunks_have_production_s_shape(raw: Path) -> None:

@@ -25,7 +25,7 @@ def driver(driver: Driver) -> Driver:
 
 def command(driver: Driver, task: str, *arguments: str) -> list[str]:
     luigi = str(Path(sys.executable).parent / "luigi")
-    return [luigi, "--module", "step_tasks", task, "--folder", str(driver.folder), *arguments, "--local-scheduler"]
+    return [luigi, "--module", "toy_tasks", task, "--folder", str(driver.folder), *arguments, "--local-scheduler"]
 
 
 def start(driver: Driver, *words: str) -> subprocess.Popen[str]:
@@ -85,19 +85,19 @@ def test_steps_end_with_a_driver_that_is_killed_or_interrupted_and_it_is_said_wh
         process = start(driver, *slow)
         driver.wait_for_starts(2 * number + 2)
         process.send_signal(signum)
-        errors = ended(process, code, timeout=30)
+        errors = ended(process, code)
         eventually(lambda: not steps(driver), 20)
     assert "Stopped (SIGINT)" in errors and "Traceback" not in errors
     process = start(driver, *slow)
     driver.wait_for_starts(6)
     driver.cluster.run("scancel", job_id)
-    errors = ended(process, 30, timeout=60)
+    errors = ended(process, 30)
     assert errors.count(f"allocation {job_id} is over (") >= 3
     assert "not started: allocation" in errors and "espo shell" in errors
 
 
 def test_outside_of_an_allocation_nothing_is_started_and_it_is_said_what_to_do(driver: Driver) -> None:
-    errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35, timeout=60)
+    errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35)
     assert "Nothing was started: engine = allocation runs the tasks inside an allocation of Slurm" in errors
     assert "espo shell" in errors
     assert read_json(driver.folder / "work" / "scheduler" / "driver.lock") is None

@@ -125,7 +125,7 @@ def test_an_interrupt_cancels_the_workers_with_their_task(tmp_path: Path, cluste
     process = start(tmp_path, cluster, f'{JOBQUEUE}seconds = 300\nworker_jobs = {{"jobs": 6, "memory": "600MB"}}')
     eventually(lambda: len(workers(cluster)) == 6)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert "7 job(s) cancelled" in errors
     eventually(lambda: jobs(cluster) == [])
 

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -49,22 +47,6 @@ def test_a_task_is_rebuilt_from_its_order_as_the_driver_had_it(tmp_path: Path) -
     get_config().set("Sum", "memory", "1GB")
     task = job.rebuild_task(JobOrder.parsed(read_json(order.files.order) or {}))
     assert (task.memory, ours().place) == ("3GB", "there")
-
-
-def test_an_order_is_for_the_user_alone_unless_the_folder_is_a_groups(tmp_path: Path) -> None:
-    before = os.umask(0o002)
-    try:
-        modes = []
-        for name, mode in (("own", 0o755), ("shared", 0o2775)):
-            (tmp_path / name).mkdir()
-            (tmp_path / name).chmod(mode)
-            get_config().set("espo", "workdir", str(tmp_path / name))
-            order = toy_tasks.Count(n=1, folder=str(tmp_path)).order()
-            order.write()
-            modes.append(stat.S_IMODE(order.files.order.stat().st_mode))
-    finally:
-        os.umask(before)
-    assert modes == [0o600, 0o660]
 
 
 @pytest.mark.parametrize(("cfg", "workers"), [("", "500"), ("[core]\nworkers = 3\n", "3")])

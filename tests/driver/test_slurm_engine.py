@@ -12,16 +12,9 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.report.reading import job_results
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
-
-
-def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:
-    ended(driver.start("Sum", "--n", "100"))
-    assert (driver.folder / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
-    assert len(list(driver.folder.glob("slurm_logs/Count/Count-*.out"))) == 2
 
 
 def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(driver: Driver) -> None:
@@ -62,7 +55,7 @@ def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver) -
         process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
         driver.wait_for_starts(3)
         process.send_signal(signal.SIGINT)
-        errors = ended(process, -signal.SIGINT, timeout=60)
+        errors = ended(process, -signal.SIGINT)
         assert "3 job(s) cancelled" in errors
         assert "Traceback" not in errors
         eventually(lambda: driver.jobs() == ["foreign"], 20)
@@ -70,11 +63,14 @@ def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver) -
         driver.cluster.run("scancel", foreign)
 
 
-def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(driver: Driver) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_a_driver_that_hangs_up_or_is_terminated_leaves_its_jobs_and_the_next_takes_them_over(
+    driver: Driver, signum: signal.Signals, code: int
+) -> None:
     process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
     driver.wait_for_starts(3)
-    process.send_signal(signal.SIGHUP)
-    errors = ended(process, 129, timeout=60)
+    process.send_signal(signum)
+    errors = ended(process, code)
     assert "Detached: the jobs go on" in errors
     assert "cancelled" not in errors
     assert "Traceback" not in errors
@@ -86,38 +82,19 @@ def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(d
     first = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
     driver.wait_for_starts(1)
     second = driver.start("SlowOnes", "--n", "1", "--seconds", "120")
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=180)
     assert second.returncode != 0
     assert f"process {first.pid} on" in errors
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=180)
     assert driver.starts() == Counter({"0": 1})
 
 
-@pytest.mark.parametrize(
-    "value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned", "two\nlines"]
-)
-def test_hostile_text_in_a_parameter_stays_text(driver: Driver, value: str) -> None:
+def test_hostile_text_in_a_parameter_stays_text(driver: Driver) -> None:
+    value = 'a b it\'s "quoted" $(touch owned) `touch owned` été; touch owned\ntouch owned'
     ended(driver.start("Echo", "--text", value))
     assert (driver.folder / "echo.txt").read_text() == value
     assert not (driver.folder / "owned").exists()
-
-
-def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
-    driver: Driver, cluster: ThrowawayCluster
-) -> None:
-    process = driver.start("Slow", "--n", "1", "--seconds", "5")
-    driver.wait_for_starts(1)
-    (job_id,) = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
-    cluster.run("scontrol", "requeue", job_id)
-    # Slurm lets a requeued job wait for two minutes, unless told otherwise once its first run is over.
-    eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
-    cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
-    ended(process, timeout=60)
-    record = driver.record()
-    assert (record.job_id, record.submission, record.attempt) == (job_id, 1, 1)
-    assert driver.starts() == Counter({"1": 2})
-    assert (driver.folder / "slow-1.txt").exists()
 
 
 def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publishes(
@@ -133,7 +110,7 @@ def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publish
         eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
         cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
         (driver.folder / "go").touch()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=180)
         (log,) = (driver.folder / "slurm_logs" / "Published").iterdir()
         eventually(lambda: "does not own its work any more" in log.read_text())
     finally:
@@ -164,16 +141,6 @@ def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_a
     assert past["ended"] == "stalled"
     (log,) = (driver.folder / "slurm_logs" / "Hang").glob(f"*-{past['job_id']}.out")
     assert "in _hang" in log.read_text(), "the stack of the hanging function"
-
-
-def test_independent_tasks_start_and_finish_although_another_has_failed(driver: Driver) -> None:
-    ended(driver.start("Mixed", "--n", "2"), 30)
-    results = list(job_results(driver.folder / "work"))
-    (failed,) = [one for one in results if one["outcome"] != "success"]
-    assert (failed["family"], results[-1]["family"]) == ("Lucky", "Link")
-    assert failed["ended"] < results[-1]["started"]
-    assert len(list(driver.folder.glob("link-*.txt"))) == 3
-    assert not (driver.folder / "count-2.txt").exists()
 
 
 def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) -> None:
@@ -207,23 +174,15 @@ def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
     assert (driver.folder / "count-10.txt").read_text() == "45"
 
 
-@pytest.mark.parametrize(
-    ("profile", "words"),
-    [
-        ("limits: {memory: 500M}\n", "memory = 1GB is more than the 500MB that [slurm] profile = site.yml allows"),
-        ("limits: {time: 9}\n", "time = 0:10:00 is more than the 0:09:00 that [slurm] profile = site.yml allows"),
-        ("extends: narval\n", "needs your own account: write `account = …` below it (such as ctb-frigon)"),
-    ],
-)
 def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
-    driver: Driver, cluster: ThrowawayCluster, profile: str, words: str
+    driver: Driver, cluster: ThrowawayCluster
 ) -> None:
     before = cluster.run("squeue", "--noheader", "--states=all", "--format=%i")
-    (driver.folder / "site.yml").write_text(profile)
+    (driver.folder / "site.yml").write_text("limits: {memory: 500M}\n")
     process = driver.start(
         "Sum", "--n", "10", "--slurm-profile", "site.yml", "--Sum-memory", "300MB", "--Sum-time", "1"
     )
     errors = ended(process, 35)
-    assert words in errors
+    assert "memory = 1GB is more than the 500MB that [slurm] profile = site.yml allows" in errors
     assert cluster.run("squeue", "--noheader", "--states=all", "--format=%i") == before
     assert list(RecordStore(driver.folder / "work" / "scheduler").all()) == []

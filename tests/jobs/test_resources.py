@@ -1,7 +1,5 @@
 """Amounts in Slurm's notations, and contradictory requests."""
 
-import os
-
 import pytest
 
 from espo_luigi.errors import SizingError
@@ -13,7 +11,6 @@ from espo_luigi.jobs.resources import (
     parse_time,
     render_memory,
 )
-from espo_luigi.jobs.schedulers import slurm
 
 MIB = 2**20
 
@@ -132,12 +129,3 @@ def test_a_request_is_cut_to_the_machine_and_still_shared_equally() -> None:
     assert Resources(3, 12, "60GB", "2:00:00").fitted(8, 16 * GIB) == Resources(3, 6, 16 * GIB, "2:00:00")
     assert Resources(8, 8, "4GB").fitted(2, 16 * GIB) == Resources(2, 2, 4 * GIB)
     assert Resources(1, 1, "60GB").fitted(8, 16 * GIB) == Resources(1, 1, 16 * GIB)
-
-
-def test_what_slurm_gave_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
-    assert slurm.given(os.environ) == {}
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
-    monkeypatch.setenv("SLURM_MEM_PER_NODE", "61440")
-    assert slurm.given(os.environ) == {"cpus_per_task": 8, "memory_bytes": 60 * GIB}

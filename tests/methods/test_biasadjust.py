@@ -298,17 +298,7 @@ def test_both_names_of_the_arguments_are_the_same_and_nothing_is_changed() -> No
     ("changed", "message"),
     [
         ({"method": "QuantileMaping"}, "method is 'QuantileMaping'; expected DetrendedQuantileMapping"),
-        ({"group": {"name": "time.month"}}, r"training_args\.group\.group: Field required.*group\.name: Extra inputs"),
-        (
-            {"group": {"group": "time", "window": 31}},
-            "the group time is the whole series",
-        ),
-        ({"jitter_under": {"thres": "1 K"}}, r"training_args\.jitter_under\.thresh: Field required"),
         ({"xclim_train_args": {}, "xsdba_train_args": {}}, r"training_args\.xsdba_train_args: Extra"),
-        (
-            {"xclim_train_args": {"nquantile": 3}},
-            r"training_args\.xclim_train_args\.nquantile: Extra",
-        ),
         ({"engine": "fortran"}, "engine is 'fortran'; expected auto or xsdba"),
     ],
 )
@@ -317,18 +307,11 @@ def test_an_argument_that_is_wrong_is_named(changed: dict[str, Any], message: st
         blocks.train(series("tasmax", 1), series("tasmax", 2), **{**MONTHLY, **changed})
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"periods": ["2000"]}, r"adjusting_args\.periods: expected two years"),
-        ({"xclim_adjust_args": {"detrend": {"LoesDetrend": {}}}}, "detrend.LoesDetrend: Extra inputs"),
-    ],
-)
-def test_a_wrong_argument_of_adjust_is_named(changed: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_of_adjust_is_named() -> None:
     simulation = series("tasmax", 2)
     training = blocks.train(series("tasmax", 1), simulation, **MONTHLY)
-    with pytest.raises(ConfigurationError, match=message):
-        blocks.adjust(simulation, training, **{**QUICK, **changed})
+    with pytest.raises(ConfigurationError, match=r"adjusting_args\.periods: expected two years"):
+        blocks.adjust(simulation, training, **{**QUICK, "periods": ["2000"]})
 
 
 def test_a_dataset_that_is_no_training_is_refused() -> None:

@@ -375,12 +375,6 @@ def test_draws_depend_on_the_member_and_the_place_in_the_domain_only() -> None:
     np.testing.assert_array_equal(whole[:, 1], one)
 
 
-def dry_shares(historical: xr.DataArray, window: int) -> xr.DataArray:
-    """Each member's share of dry days around each day of the year."""
-    windows = (historical <= 1).astype(float).rolling(time=window, center=True).construct("window", fill_value=np.nan)
-    return windows.groupby("time.dayofyear").mean(["time", "window"])
-
-
 def test_xsdba_trains_pools_of_one_cell_without_sorting_their_members_into_each_other() -> None:
     """xsdba 0.7.0 sorts the historical data of a lone cell in place, before it counts each member's dry days."""
     reference, historical, _ = (one.isel(loc=[0]) for one in rainy("noleap", 3, whole_years))
@@ -392,21 +386,6 @@ def test_xsdba_trains_pools_of_one_cell_without_sorting_their_members_into_each_
     expected = (historical <= 1).groupby("time.month").mean("time")
     found = training["P0_hist"].transpose(*expected.dims)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("order", "mixes"), [("realization time loc", True), ("time realization loc", False)])
-def test_xsdba_mixes_the_members_of_any_number_of_cells_in_the_order_of_v2s_stores(order: str, mixes: bool) -> None:
-    import xsdba
-
-    days = days_of("noleap", 1999, 6)
-    reference, historical, _ = rainy("noleap", 3, lambda *_: days[days.dt.dayofyear <= 4])
-    given = historical.isel(loc=[0, 2, 5]).transpose(*order.split())
-    given = given.copy(data=np.ascontiguousarray(given.values))
-    expected = dry_shares(given, window=3)
-    group = xsdba.Grouper("time.dayofyear", 3, add_dims=["realization"])
-    trained = xsdba.DetrendedQuantileMapping.train(reference.isel(loc=[0, 2, 5]), given, group=group, **PR)
-    found = trained.ds["P0_hist"].transpose(*expected.dims)
-    assert (float(abs(found - expected).max()) > 0.1) is mixes
 
 
 @pytest.mark.parametrize("n_members", [1, 3])
@@ -430,28 +409,6 @@ def test_a_pools_scenario_names_the_arguments_of_its_training_as_xscen_does() ->
         f" with xsdba_train_args: {PR | {'max_tail_factor': 2.0}}"
         f", ref and hist were prepared with jitter_under_thresh(ref, hist, {noise})"
     )
-
-
-def test_humidity_stays_within_its_bounds_in_an_additive_space() -> None:
-    time = whole_years("noleap", 6)
-    random = np.random.default_rng(0)
-    low, high = (random.beta(shape, 2, (2, time.size)).astype("f4") * 100 for shape in (2, 6))
-    low[:, ::50], high[:, ::50] = 0, 100
-    reference = series(time, list(low), "%").rename("hurs")
-    simulation = pool(time, [list(high), list(high[::-1])], "%").rename("hurs")
-    space = {
-        "lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "clip_next_to_bounds": "permissive",
-    }  # fmt: skip
-    training = blocks.train(
-        reference, simulation, period=[1999, 2004], group=POOLED, xsdba_train_args={"kind": "+", "nquantiles": 20},
-        additive_space=space, seed="a",
-    )  # fmt: skip
-    scenario = blocks.adjust(
-        simulation, training, periods=[1999, 2004], xsdba_adjust_args={"detrend": {"LoessDetrend": None}}, seed="a"
-    )
-    assert scenario.attrs["units"] == "%"
-    assert scenario.min() >= 0 and scenario.max() <= 100
-    np.testing.assert_allclose(scenario.quantile([0.1, 0.5, 0.9]), reference.quantile([0.1, 0.5, 0.9]), rtol=0.1)
 
 
 def test_scaling_pools_members() -> None:
@@ -490,7 +447,6 @@ def train_badly(**changed: Any) -> None:
             ConfigurationError,
             "additive_space and max_tail_factor, which compares amounts, exclude each other",
         ),
-        ({"method": "ExtremeValues"}, ConfigurationError, "method is 'ExtremeValues'; expected"),
         ({"change": lambda data: data.isel(realization=0)}, DataError, "the group pools it"),
         ({"change": lambda data: data.isel(time=slice(60, None))}, DataError, "training needs the same time stamps"),
         ({"change": lambda data: data.assign_attrs(units="K")}, DataError, "K"),

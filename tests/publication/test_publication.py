@@ -281,12 +281,12 @@ def test_runs_that_publish_at_the_same_time_all_leave_all_rows_and_readers_see_a
     while any(process.is_alive() for process in processes):
         seen.append(len(read_catalogue(catalogue)) if catalogue.exists() else 0)
         time.sleep(0.005)
+    seen.append(len(read_catalogue(catalogue)))
     assert [process.exitcode for process in processes] == [0] * 5
     assert {row["path"] for row in rows_of(catalogue)} == {
         str(run / f"{name}.zarr") for run in folders for name in "ab"
     }
-    assert len(rows_of(catalogue)) == 10
-    assert seen == sorted(seen) and seen[-1] > 0, "no row is ever lost again"
+    assert seen == sorted(seen) and seen[-1] == 10, "no row is ever lost again"
     assert sorted(path.name for path in catalogue.parent.iterdir()) == ["cat.csv", "cat.json"]
 
 
@@ -311,7 +311,7 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_old_catalogue_and_nobod
     add_to_catalogue(catalogue, find_products(other), other)
     before = catalogue.with_suffix(".csv").read_bytes()
     process = in_a_process(stop_before_the_rename, catalogue, final, tmp_path / "reached")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not (tmp_path / "reached").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     said = f"being written by process {process.pid} on {socket.gethostname()}"
@@ -320,9 +320,9 @@ def test_a_run_that_is_killed_while_it_writes_leaves_the_old_catalogue_and_nobod
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
     assert catalogue.with_suffix(".csv").read_bytes() == before
-    began = time.monotonic()
+    with alone(catalogue, patience_seconds=0):
+        pass
     done = add_to_catalogue(catalogue, find_products(final), final)
-    assert time.monotonic() - began < 5
     assert (done.rows, done.others) == (7, 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cat.csv", "cat.json", "other", "reached"]
 

@@ -106,15 +106,6 @@ def test_pystac_finds_the_collection_and_all_items_valid(written: StacCatalogue,
     assert [path.name for path in written.left_out] == ["meas.zarr", "Land.zarr"]
 
 
-def test_an_invalid_item_would_have_been_found(written: StacCatalogue, offline: None) -> None:
-    from pystac.validation.stac_validator import JsonSchemaSTACValidator
-
-    item = items(written)["day_sim_NAM"].to_dict()
-    del item["properties"]["start_datetime"]
-    with pytest.raises(pystac.errors.STACValidationError):
-        JsonSchemaSTACValidator().validate_core(item, pystac.STACObjectType.ITEM, "1.1.0")
-
-
 def test_an_item_tells_place_days_grid_variables_and_inputs(written: StacCatalogue) -> None:
     from pystac.extensions.datacube import DatacubeExtension
 

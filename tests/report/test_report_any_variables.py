@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from report_examples import DOMAIN, SIMULATIONS, field, write_run
+from report_examples import SIMULATIONS, field, write_run
 
 from espo_luigi import store
 from espo_luigi.report import distributions, improvement, make, maps
 from espo_luigi.report.drawings import Drawing
 from espo_luigi.report.html import Section, Table, Text
-from espo_luigi.report.members import Means, members_figure
 from espo_luigi.report.reading import Diagnosed, Reader
 from espo_luigi.science import display
 from espo_luigi.science.diagnose import added_value, climate_aspects, summaries
@@ -105,14 +104,6 @@ def test_figures_have_a_panel_with_data_for_each_variable_and_no_empty_figure(
         assert labels and all(label.rstrip().endswith("]") for label in labels)
 
 
-def test_a_figure_of_four_variables_is_two_by_two_and_one_of_ten_is_three_wide() -> None:
-    for names, columns, rows in ((tuple(VALUES)[:4], 2, 2), (tuple(VALUES), 3, 4)):
-        drawing = drawings_of(sections_of(names))["annual-cycle+a domain+a_simulation"]
-        places = [axes.get_position() for axes in drawing.draw(*drawing.arguments, **drawing.options).axes]
-        assert len({round(place.x0, 3) for place in places}) == columns
-        assert len({round(place.y0, 3) for place in places}) == rows
-
-
 def test_the_change_is_per_cent_of_what_is_multiplied_and_a_difference_of_the_others() -> None:
     (table,) = (block for block in sections_of(tuple(VALUES))[1].blocks if isinstance(block, Table))
     units = {row[2]: row[-1] for row in table.rows}
@@ -155,18 +146,6 @@ def test_aspects_are_those_of_the_variables_and_precipitation_is_not_needed() ->
     ]
     words = [text.get_text() for axes in figure.draw(*figure.arguments).axes for text in axes.get_yticklabels()]
     assert "Correlation of hurs and rsds, DJF" in words and len([word for word in words if word]) == len(known)
-
-
-def test_the_longest_dry_spell_of_any_quantity_is_that_which_counting_finds() -> None:
-    of = sources(("ozone",))
-    sums = climate_aspects.yearly_sums(of, of, period=YEARS, table=TABLE)
-    below = (daily(("ozone",), 1)["ozone"] < 295).sel(time="1994").values
-    longest, run = np.zeros(2), np.zeros(2)
-    for day in below:
-        run = np.where(day, run + 1, 0)
-        longest = np.maximum(longest, run)
-    first, _ = sums["longest_dry_spell_ozone"].transpose("sum_2", ...)
-    np.testing.assert_array_equal(first.sel(source="reference", year=1994), longest)
 
 
 def test_an_unknown_variable_keeps_the_units_of_its_data() -> None:
@@ -236,9 +215,3 @@ def test_the_tail_of_minima_is_the_lowest_as_the_run_s_table_has_it() -> None:
     of = {"reference": [quantiles], "raw": [quantiles], "adjusted": [quantiles]}
     titles = [axes.get_title() for axes in distributions.quantile_quantile(of, table=table).axes]
     assert any("lowest 5 %" in title for title in titles)
-
-
-def test_members_of_a_pool_are_shown_by_variable_in_rows_of_three() -> None:
-    member = xr.DataArray(np.arange(12.0).reshape(3, 2, 2), dims=("realization", "lat", "lon"), attrs={"units": "1"})
-    of = [Means("a pool", DOMAIN, name, member, member) for name in VALUES]
-    assert len(members_figure(of).axes) == len(VALUES)

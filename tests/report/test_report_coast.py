@@ -1,7 +1,5 @@
 """Coast lines of maps: in the right place, on any grid, and of the size that was allowed."""
 
-from importlib.resources import files
-
 import numpy as np
 import xarray as xr
 
@@ -73,7 +71,3 @@ def test_a_grid_of_another_kind_and_one_far_from_any_coast_have_none() -> None:
     assert len(coast_lines(other)) == 0
     assert len(coast_lines(other.drop_vars(["lat", "lon"]))) == 0
     assert len(coast_lines(a_map(95, 98, 45, 48))) == 0
-
-
-def test_the_file_is_small() -> None:
-    assert 50_000 < len(files("espo_luigi.report").joinpath("coast.npz").read_bytes()) < 150_000

@@ -1,20 +1,16 @@
 """What a report says of variables that are adjusted together: against scipy, and in a browser."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
-from browser import Browser, missing_browser
-from report_examples import DOMAIN, SIMULATIONS, write_run
+from report_examples import DOMAIN
 
-from espo_luigi import store
 from espo_luigi.report.dependence import together_figure, together_section
-from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.html import Table, render_page
-from espo_luigi.report.make import make_sections
+from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.html import Table
 from espo_luigi.science import display
 from espo_luigi.science.diagnose import added_value, climate_aspects
 
@@ -103,21 +99,3 @@ def test_the_figure_has_a_mark_of_each_source_and_the_noise(compared: xr.Dataset
     places = [line[0, 0] for line in noise.get_segments()]
     np.testing.assert_allclose(places, compared["energy_noise"].mean("cell").values)
     assert right.get_xscale() == "log" and not right.patches
-
-
-@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
-def test_a_browser_shows_the_section_and_its_figure(compared: xr.Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "compared.zarr"
-    store.write_store(compared, path, store.Marker("Example", {}, {}, {}, "abc"))
-    view = replace(write_run(tmp_path / "run"), compared={(SIMULATIONS[0], DOMAIN): path})
-    ours = [section for section in make_sections(view)[0] if section.title == "Variables together"]
-    page = tmp_path / "page.html"
-    page.write_text(render_page("A run", "Made for a test.", with_pictures(ours)), encoding="utf-8")
-    with Browser(tmp_path / "browser") as browser:
-        browser.open(page.as_uri())
-        titles = browser.evaluate("[...document.querySelectorAll('h2')].map(one => one.innerText)")
-        assert [title.partition(" ")[2] for title in titles] == ["Variables together"]
-        shown = "[...document.images].filter(one => /energy distances/.test(one.alt) && one.naturalWidth).length"
-        assert browser.evaluate(shown) == 1
-        assert browser.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        assert browser.errors == []

@@ -89,13 +89,9 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
     os.utime(order.files.order, (now - 330,) * 2)
     result = {"family": "Rule", "started": now + ahead - 300, "ended": now + ahead, "outcome": "success"}
     write_json(order.files.result, result | {"parameters": asked, "peak_memory_bytes": 1})
+    os.utime(order.files.result, (now, now))
     (job,) = read_jobs(order.files.workdir)
-    assert job.waited == pytest.approx(30, abs=5)
-
-
-def test_a_result_that_says_too_little_is_no_job() -> None:
-    with pytest.raises(KeyError):
-        job_use.Job.of({"family": "Train"})
+    assert job.waited == pytest.approx(30)
 
 
 def test_the_summary_links_the_release_of_the_products(tmp_path: Path) -> None:

@@ -5,16 +5,12 @@ import signal
 from pathlib import Path
 
 import numpy as np
-import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
 from espo_luigi import store
-from espo_luigi.jobs.accounts import submissions
-from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.schedulers.script import element_name
 from espo_luigi.report.drawings import Drawing, labels, with_pictures
-from espo_luigi.report.html import Picture, Section, Warned
+from espo_luigi.report.html import Picture, Section
 from espo_luigi.report.maps import _least_improved
 from espo_luigi.report.reading import Diagnosed, Reader
 
@@ -46,11 +42,6 @@ def test_a_drawing_process_that_is_killed_costs_no_figure() -> None:
     assert [type(block) for block in section.blocks] == [Picture] * 3
 
 
-def test_a_figure_that_raises_whatever_it_is_is_said_in_its_place() -> None:
-    (section,) = with_pictures([Section("Figures", [Drawing("one", "One", draw)])])
-    assert isinstance(section.blocks[0], Warned)
-
-
 def test_simulations_of_one_short_name_are_told_apart() -> None:
     assert labels(IDS) == {sim_id: sim_id for sim_id in IDS}
     assert labels(IDS[:1]) == {IDS[0]: "MPI-ESM ssp585 r1i1p1f1"}
@@ -63,9 +54,3 @@ def test_a_share_that_is_unknown_is_not_the_lowest() -> None:
         for one, share in zip(several, (np.nan, 0.5, 0.25), strict=True)
     }
     assert [one.sim_id for one in _least_improved("mean", several, shares)] == ["c"]
-
-
-@pytest.mark.parametrize(("bundle", "name"), [("", "run.a.1"), (element_name("run.bundle", 3), "run.bundle")])
-def test_earlier_attempts_are_asked_for_by_the_name_that_the_scheduler_knows(bundle: str, name: str) -> None:
-    first = Record("run.a", "Train", {}, 1, 1, "a.out", job_id="17_3", bundle=bundle)
-    assert ("17_3", name) in submissions([first.next_submission("TIMEOUT")])

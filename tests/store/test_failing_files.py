@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import mmap
 import os
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,50 +46,6 @@ def fails_with(action: Callable[[], object]) -> str:
     return errno.errorcode[raised.value.errno or 0]
 
 
-def test_links_renames_times_and_modes_are_those_of_a_file_system(folder: Path) -> None:
-    one, two, three = folder / "one", folder / "two", folder / "three"
-    one.write_text("text")
-    os.link(one, two)
-    assert os.path.samefile(one, two) and one.stat().st_nlink == 2
-    three.symlink_to("one")
-    assert three.read_text() == "text" and os.readlink(three) == "one"
-    os.utime(one, ns=(1_000_000_001, 2_000_000_002))
-    one.chmod(0o600)
-    assert (two.stat().st_mtime_ns, two.stat().st_mode & 0o777) == (2_000_000_002, 0o600)
-    before = time.time()
-    one.touch()
-    assert one.stat().st_mtime > before - 5
-    os.replace(one, folder / "four")
-    two.unlink()
-    assert sorted(os.listdir(folder)) == ["four", "three"]
-    assert (folder / "four").stat().st_nlink == 1
-
-
-def test_a_file_is_created_once_appended_mapped_and_synced(folder: Path) -> None:
-    path = folder / "file"
-    with path.open("x") as file:
-        file.write("abc")
-        file.flush()
-        os.fsync(file.fileno())
-    assert fails_with(lambda: path.open("x")) == "EEXIST"
-    with path.open("a") as file:
-        file.write("def")
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        mapped[:1] = b"X"
-        mapped.flush()
-    os.truncate(path, 5)
-    assert path.read_text() == "Xbcde"
-
-
-def test_a_lock_of_one_process_is_refused_to_another(folder: Path) -> None:
-    path = folder / "lock"
-    take = f"import fcntl; fcntl.lockf(open({str(path)!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    with path.open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert subprocess.run([sys.executable, "-c", take], capture_output=True, check=False).returncode
-    assert not subprocess.run([sys.executable, "-c", take], capture_output=True, check=False).returncode
-
-
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("operation", ["write", "open", "create", "rename", "listdir", "stat", "fsync", "close"])
 def test_a_call_fails_as_told_where_told_and_then_no_more(
@@ -117,54 +69,6 @@ def test_a_call_fails_as_told_where_told_and_then_no_more(
     assert files.hits(number) > 0
     files.clear(number)
     use(folder / "struck")
-
-
-def test_a_fault_ends_after_its_time_or_number(files: FailingFiles, folder: Path) -> None:
-    files.set(Fault("create", f"{folder.name}/a*", error="EIO", times=2))
-    files.set(Fault("create", f"{folder.name}/b*", error="EDQUOT", seconds=0.5))
-    assert [fails_with((folder / f"a{n}").touch) for n in range(2)] == ["EIO", "EIO"]
-    (folder / "a2").touch()
-    assert fails_with((folder / "b").touch) == "EDQUOT"
-    time.sleep(0.6)
-    (folder / "b").touch()
-
-
-def test_an_outage_lasts_from_the_first_call_that_it_strikes(files: FailingFiles, folder: Path) -> None:
-    number = files.set(Fault("create", f"{folder.name}/*", error="EIO", lasting=0.5))
-    time.sleep(0.6)
-    assert files.struck_at(number) is None
-    assert fails_with((folder / "a").touch) == "EIO"
-    assert abs(float(files.struck_at(number) or 0) - time.time()) < 5
-    time.sleep(0.6)
-    (folder / "a").touch()
-
-
-def test_a_fault_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="operations are"):
-        Fault("wriet")
-
-
-def test_a_call_hangs_while_others_go_on_and_a_cleared_hang_goes_on_at_once(files: FailingFiles, folder: Path) -> None:
-    (folder / "slow").write_text("here")
-    number = files.set(Fault("open", f"{folder.name}/slow", hang=300))
-    read: list[str] = []
-    thread = threading.Thread(target=lambda: read.append((folder / "slow").read_text()))
-    thread.start()
-    (folder / "other").write_text("quick")
-    thread.join(0.5)
-    assert thread.is_alive()
-    files.clear(number)
-    thread.join(5)
-    assert read == ["here"]
-
-
-def test_what_hangs_fails_when_the_mount_ends(tmp_path: Path) -> None:
-    with FailingFiles.mounted(tmp_path / "behind", tmp_path / "mount") as files:
-        files.set(Fault("stat", "*gone", hang=300))
-        thread = threading.Thread(target=(tmp_path / "mount" / "gone").exists)
-        thread.start()
-    thread.join(5)
-    assert not thread.is_alive()
 
 
 def test_names_are_swapped_where_the_file_system_can_and_refused_where_told(files: FailingFiles, folder: Path) -> None:
@@ -229,16 +133,6 @@ def test_of_two_clients_one_creates_unless_told_that_both_do(clients: tuple[Fail
     with (mount / "claim").open("x") as file:
         file.write("me!!")
     assert on(node, f"cat {mount}/claim") == "me!!"
-
-
-def test_calls_are_counted(files: FailingFiles, folder: Path) -> None:
-    before = files.counts(), files.metadata_operations()
-    (folder / "file").write_text("x")
-    os.listdir(folder)
-    after = files.counts()
-    risen = {name: n - before[0].get(name, 0) for name, n in after.items() if n != before[0].get(name, 0)}
-    assert risen["create"] == risen["write"] == risen["listdir"] == risen["close"] == 1
-    assert files.metadata_operations() - before[1] == sum(n for name, n in risen.items() if name != "write")
 
 
 def example() -> xr.Dataset:

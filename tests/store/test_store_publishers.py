@@ -156,25 +156,6 @@ def test_nobody_takes_a_partial_of_the_same_name_for_its_own(
     assert not destination.exists()
 
 
-def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk without an exchange of names (NFS, Lustre): the new entry of the folder may not fit."""
-    write_store(constant(1), tmp_path / "a.zarr", MARKER)
-
-    def full(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(replacing, "renamed", lambda *names: False)
-        rename = os.rename
-        patched.setattr(os, "rename", lambda a, b: (full if Path(a).name == "content" else rename)(a, b))
-        with pytest.raises(StoreError, match="ENOSPC"):
-            write_store(constant(2), tmp_path / "a.zarr", MARKER)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
-    assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()
-
-
 class FailingRenames:
     """Renaming on a network file system that cannot swap names, and whose answers are errors from a call on."""
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import operator
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,15 @@ def in_order(root: luigi.Task) -> list[EspoTask]:
     return list(found.values())
 
 
+def work(*ends: luigi.Task) -> None:
+    """Do the work of tasks and of all that they need in this process, in which jobs would take their time to start."""
+    for end in ends:
+        for task in in_order(end):
+            if not task.complete():
+                with task.guarded():
+                    task.work()
+
+
 def publish(task: EspoTask, marker: store.Marker) -> None:
     for target in task.output():
         path = Path(str(target))
@@ -73,6 +83,27 @@ def publish(task: EspoTask, marker: store.Marker) -> None:
         path.mkdir(parents=True, exist_ok=True)
         (path / "zarr.json").write_text("{}")
         (path / store.MARKER_NAME).write_text(marker.to_json())
+
+
+def remove(*gone: EspoTask) -> None:
+    """Delete the outputs of tasks."""
+    for task in gone:
+        for target in task.output():
+            store.remove(Path(str(target)))
+
+
+def set_key(file: Path, key: str, value: Any) -> None:
+    """Give a dotted key of a configuration file another value; a list changes wherever an alias repeats it."""
+
+    def change(content: Any) -> None:
+        *outer, last = key.split(".")
+        part = functools.reduce(operator.getitem, outer, content)
+        if isinstance(value, list) and isinstance(part.get(last), list):
+            part[last][:] = value
+        else:
+            part[last] = value
+
+    edit(file, change)
 
 
 def edit(file: Path, change: Callable[[Any], None]) -> None:

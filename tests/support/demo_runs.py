@@ -39,6 +39,13 @@ def copy_properties(folder: Path) -> None:
             shutil.copy(properties, folder)
 
 
+def of_years(first: int, last: int, *known: int) -> dict[str, Any]:
+    """Changes for `write_config`: simulations of these years, and a calibration on the first to the last known."""
+    dates = {"health_checks__start_date": f"{first}-01-01", "health_checks__end_date": f"{last}-12-30"}
+    calibration = {"custom__ref_period": [*map(str, known)]} if known else {}
+    return {"custom__sim_period": [str(first), str(last)], **dates, **calibration}
+
+
 def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     """Write the configuration of the demo in small for `folder`, with dotted keys replaced; return its files.
 

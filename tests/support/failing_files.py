@@ -146,15 +146,6 @@ class FailingFiles:
         found = self._ask("struck_at", number)
         return None if found is None else float(found)
 
-    def counts(self) -> dict[str, int]:
-        """How many calls of each operation there have been since the mount."""
-        return dict(self._ask("counts"))
-
-    def metadata_operations(self) -> int:
-        """How many of them were metadata's."""
-        counts = self.counts()
-        return sum(counts.get(name, 0) for name in METADATA)
-
     def _ask(self, command: str, *arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(30)

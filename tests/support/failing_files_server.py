@@ -17,7 +17,6 @@ import socketserver
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -70,14 +69,13 @@ class Rule:
 
 
 class Faults:
-    """The rules in force, and the count of all calls; asked by many threads at once."""
+    """The rules in force; asked by many threads at once."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._rules: dict[int, Rule] = {}
         self._all: dict[int, Rule] = {}
         self._ids = itertools.count(1)
-        self._counts: Counter[str] = Counter()
 
     def set(self, fault: dict[str, Any]) -> int:
         """Put a fault into force; return its number."""
@@ -108,15 +106,9 @@ class Faults:
         """When it first struck, in seconds since the epoch."""
         return self._all[number].struck_at
 
-    def counts(self) -> dict[str, int]:
-        """How many calls of each operation there have been."""
-        with self._guard:
-            return dict(self._counts)
-
     def struck_by(self, operation: str, *paths: str) -> Rule | None:
-        """Count a call; return the oldest fault that strikes it, after the hang of the fault."""
+        """Return the oldest fault that strikes a call, after the hang of the fault."""
         with self._guard:
-            self._counts[operation] += 1
             now = time.monotonic()
             self._forget(now)
             errors = (rule for rule in self._rules.values() if not rule.hide)
@@ -340,7 +332,7 @@ class _Fuse(mfusepy.FUSE):
 
 def _serve_control(faults: Faults, socket_path: str) -> None:
     commands: dict[str, Callable[..., Any]] = {
-        name: getattr(faults, name) for name in ("set", "clear", "hits", "struck_at", "counts")
+        name: getattr(faults, name) for name in ("set", "clear", "hits", "struck_at")
     }
 
     class Handler(socketserver.StreamRequestHandler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import fake_slurm
 from fake_clock import FakeClock, RunningClock
 from job_work import Work
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome
 from espo_luigi.jobs.order import JobOrder
@@ -57,6 +58,19 @@ class FakeCluster:
         self.eventually(has_id(handle))
         return handle
 
+    def all_submitted(self, names: Iterable[str], manager: JobManager | None = None, **settings: Any) -> list[Handle]:
+        """Submit plain jobs of these names as `submitted` does."""
+        manager = manager or self.manager(**settings)
+        handles = [manager.submit(self.work.order(name)) for name in names]
+        self.eventually(lambda: all(has_id(handle)() for handle in handles))
+        return handles
+
+    def left_behind(self, *names: str) -> JobManager:
+        """Have a driver submit plain jobs of these names, and leave them alone."""
+        self.all_submitted(names, manager := self.manager())
+        manager.detach()
+        return manager
+
     def eventually(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         assert self.clock.go_on(seconds, condition), "waited in vain"
 
@@ -64,6 +78,12 @@ class FakeCluster:
         """What became of it within so many seconds of the manager's time."""
         self.clock.go_on(seconds, lambda: handle.outcome is not None)
         return handle.outcome
+
+    def failure(self, handle: Handle, seconds: float) -> Failure:
+        """The failure that its outcome is."""
+        outcome = self.outcome(handle, seconds)
+        assert isinstance(outcome, Failure), outcome
+        return outcome
 
     def misbehave(self, command: str, how: str) -> None:
         (self.folder / f"{command}.do").write_text(how)

@@ -123,16 +123,6 @@ def left_behind(work: Work, cluster: Cluster, order: JobOrder) -> Handle:
     return handle
 
 
-def check_an_exception(work: Work, cluster: Cluster) -> Failure:
-    """An exception is not retried, and its words are in the message."""
-    with running(work, cluster, retries=3) as manager:
-        failure = failure_of(manager.submit(work.order("a", "fail")))
-    assert failure.cause is Cause.EXCEPTION
-    assert "no such model" in failure.message and str(failure.log_path) in failure.message
-    assert len(work.starts()) == 1
-    return failure
-
-
 def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
     """Jobs that end without a result are retried as often as allowed."""
     with running(work, cluster, retries=1) as manager:
@@ -141,16 +131,6 @@ def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
         assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
     assert len(work.starts()) == 4
     return manager
-
-
-def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
-    """It leaves its stack in the log and is tried again."""
-    with running(work, cluster, retries=1, stall_timeout_seconds=4.0) as manager:
-        request = work.order("a", ["hang", "succeed"])
-        outcome = success_of(manager.submit(request))
-    assert outcome.attempts == 2
-    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
-    assert "in _beat" in first.read_text(), "the stack of the hanging function"
 
 
 def check_killed_drivers(work: Work, cluster: Cluster, jobs: int) -> None:
@@ -165,19 +145,6 @@ def check_killed_drivers(work: Work, cluster: Cluster, jobs: int) -> None:
     assert (code_of(last), json.loads(last.communicate()[0])) == (0, {"complete": jobs})
     tasks = Counter(name.rpartition(".")[0] for name in work.starts())
     assert Counter(tasks.values()) == {1: jobs}, "every task's job started exactly once"
-
-
-def check_a_hang_up(work: Work, cluster: Cluster) -> None:
-    """Jobs of a driver that hung up go on and are taken over."""
-    driver = start_driver(work, cluster, jobs=3, seconds=300)
-    eventually(lambda: len(work.starts()) == 3)
-    driver.send_signal(signal.SIGHUP)
-    code_of(driver)
-    for i in range(3):
-        work.end(f"job{i:02d}")
-    again = start_driver(work, cluster, jobs=3, seconds=300)
-    assert code_of(again) == 0
-    assert len(work.starts()) == 3
 
 
 def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:

@@ -205,21 +205,6 @@ class Sleep(Count):
         time.sleep(int(self.n))
 
 
-class Needs(SlurmTask):
-    """Need one `Count`, sized well or badly."""
-
-    first = luigi.IntParameter()
-    folder = luigi.Parameter()
-    wrong = luigi.BoolParameter()
-
-    def requires(self) -> list[luigi.Task]:
-        n_workers, cpus = (3, 10) if self.wrong else (1, 1)
-        return [Count(n=self.first, folder=self.folder, n_workers=n_workers, cpus_per_task=cpus)]
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / "needs.txt"))
-
-
 class Slow(Count):
     """Note that it starts, take some seconds, and note what `folder` says."""
 
@@ -320,13 +305,6 @@ def _hang() -> None:
     time.sleep(600)
 
 
-class Mixed(Count):
-    """Need a task that fails, and a chain of tasks that has nothing to do with it."""
-
-    def requires(self) -> list[luigi.Task]:
-        return [Lucky(n=0, folder=self.folder), Link(n=self.n, folder=self.folder, seconds=1.0)]
-
-
 class Gated(Slow):
     """Wait for a file called ``go``, and then be `Slow`."""
 
@@ -395,21 +373,6 @@ class AfterEdits(Configured):
         return [Edits(n=self.n, folder=self.folder)]
 
 
-class toys(luigi.Config):
-    """A section of luigi.cfg that says where `Placed` puts its output."""
-
-    place = luigi.Parameter(default=".")
-
-
-class Placed(Slow):
-    """Put the output where luigi.cfg says: without a parameter for it, tasks of two runs look the same."""
-
-    uses_dask = False
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(self.place / toys().place / "placed.txt"))
-
-
 class Blocks(Count):
     """Write a store of `n` blocks, a tenth of a second each, and a line for each that is computed."""
 
@@ -462,3 +425,38 @@ class Shown(luigi.WrapperTask):
     def requires(self) -> list[luigi.Task]:
         folder = self.folder
         return [Halfway(n=self.n, folder=folder), Count(n=1, folder=folder), Grumble(n=1, folder=folder)]
+
+
+class Noted(Count):
+    """Take a second, and note node, CPUs, beginning and end."""
+
+    uses_dask = False
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="300MB", time="10")
+
+    def work(self) -> None:
+        began = time.time()
+        time.sleep(1.5)
+        self.write(f"{os.environ['SLURMD_NODENAME']} {os.environ['SLURM_CPUS_PER_TASK']} {began} {time.time()}")
+
+
+class ManyNoted(luigi.WrapperTask):
+    """`n` of them."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [Noted(n=i, folder=self.folder) for i in range(int(self.n))]
+
+
+class Troubled(luigi.WrapperTask):
+    """A task that fails, a task that takes too much memory, and an independent task."""
+
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [
+            Lucky(n=1, folder=self.folder, memory="300MB"),
+            Hungry(n=2, folder=self.folder, memory="400MB"),
+            Noted(n=3, folder=self.folder),
+        ]

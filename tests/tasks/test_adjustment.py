@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from demo_runs import use, write_config
+from demo_runs import of_years, use, write_config
 
 from espo_luigi import store, tasks
 from espo_luigi.methods import blocks
@@ -85,10 +85,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     said = "{project} {version} of {institution}: {reference}, {period}, {first}-{last}; {other}"
     changes = {
         "project": {"name": "ESPO-RDRS", "version": "0.1"},
-        "custom__ref_period": ["1981", "2010"],
-        "custom__sim_period": ["1971", "2040"],
-        "health_checks__start_date": "1971-01-01",
-        "health_checks__end_date": "2040-12-30",
+        **of_years(1971, 2040, 1981, 2010),
         "extraction__reference__search_data_catalogs__other_search_criteria": {"source": "RDRS"},
         **{f"biasadjust__variables__{var}__adjusting_args__bias_adjust_institution": "MeteoX" for var in ADJUSTED},
         "clean_up__xscen_clean_up__add_attrs__global__said": said,

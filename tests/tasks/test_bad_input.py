@@ -1,7 +1,6 @@
 """Messages about bad input name the value, the expected values and the place; nothing is lost."""
 
 import csv
-import functools
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import edit
+from complete_demo import edit, set_key, work
 from luigi.task_register import Register
 
 import espo_luigi
@@ -27,8 +26,10 @@ def fails(*wanted: luigi.Task) -> None:
     assert not espo_luigi.build(list(wanted)).succeeded
 
 
-def nothing_started(folder: Path) -> bool:
-    return not (folder / "run").exists() and not (folder / "work").exists() and not (folder / "final").exists()
+def refused(folder: Path, *wanted: luigi.Task) -> None:
+    """Nothing starts, and nothing is written."""
+    fails(*wanted or (tasks.All(),))
+    assert not any((folder / name).exists() for name in ("run", "work", "final"))
 
 
 def edit_rows(catalogue: Path, change: Callable[[dict[str, str]], dict[str, str] | None]) -> None:
@@ -45,20 +46,18 @@ def test_a_missing_catalogue_is_named_with_the_command_that_makes_one(
     own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     (own_raw / "simulation.json").unlink()
-    fails(tasks.All())
+    refused(tmp_path)
     assert str(own_raw / "simulation.json") in log.text
     assert "espo catalog" in log.text
-    assert nothing_started(tmp_path)
 
 
 def test_a_catalogue_without_history_says_that_history_is_missing(
     own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     edit_rows(own_raw / "simulation.csv", lambda row: None if row["experiment"] == "historical" else row)
-    fails(tasks.All())
+    refused(tmp_path)
     assert "histor" in log.text
     assert "Demo-NoLeap" in log.text
-    assert nothing_started(tmp_path)
 
 
 def test_a_simulation_that_ends_in_2099_stops_the_run_before_it_starts(
@@ -66,43 +65,8 @@ def test_a_simulation_that_ends_in_2099_stops_the_run_before_it_starts(
 ) -> None:
     end = {"date_end": "2099-12-30 00:00"}
     edit_rows(own_raw / "simulation.csv", lambda row: row | end if row["experiment"] == "ssp585" else row)
-    fails(tasks.All())
+    refused(tmp_path)
     assert "covers 1950-01-01 to 2099-12-30, expected all of 1950-2100" in log.text
-    assert nothing_started(tmp_path)
-
-
-def test_an_unknown_region_lists_the_regions(
-    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
-) -> None:
-    configured()
-    fails(tasks.RefDefault(piece="east"))
-    assert "--region 'east' is not one of: south, middle, north" in log.text
-    assert nothing_started(tmp_path)
-
-
-@pytest.mark.parametrize(("bound", "what"), [(45.9, "overlap"), (46.2, "gap")])
-def test_regions_that_overlap_or_leave_a_gap_are_named(configured: Configure, bound: float, what: str) -> None:
-    regions = {
-        name: {"name": name, "method": "bbox", "lon_bnds": [-67.0, -64.5], "lat_bnds": bounds}
-        for name, bounds in {"south": [45.0, 46.0], "middle": [bound, 47.0], "north": [47.0, 48.0]}.items()
-    }
-    configured(custom__regions=regions)
-    with pytest.raises(ConfigurationError) as refusal:
-        context()
-    assert {"south", "middle", what} <= set(str(refusal.value).replace(",", " ").replace(":", " ").split()) | {what}
-    assert what in str(refusal.value)
-    assert str(bound) in str(refusal.value)
-
-
-def test_sizing_that_does_not_divide_stops_the_run_before_it_starts(
-    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
-) -> None:
-    configured()
-    luigi.configuration.get_config().set("Train", "n_workers", "5")
-    fails(tasks.All())
-    assert "Train: cpus_per_task = 12 cannot be shared equally by n_workers = 5" in log.text
-    assert "10 or 15" in log.text
-    assert nothing_started(tmp_path)
 
 
 def drown(raw: Path, **beyond: float) -> None:
@@ -116,35 +80,20 @@ def drown(raw: Path, **beyond: float) -> None:
         dataset.to_netcdf(file)
 
 
-def with_box(files: list[Path], path: str, **changes: object) -> None:
-    """Change the box at a dotted path of the configuration."""
-    edit(
-        files[0],
-        lambda content: functools.reduce(lambda part, name: part[name], path.split("."), content).update(changes),
-    )
-
-
 def test_a_region_without_a_land_cell_stops_the_run_before_it_starts(
     own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     drown(own_raw, lat=47.5)
-    fails(tasks.All())
+    refused(tmp_path)
     assert (
         "`custom.regions.north` has no land: of the reference's 20 cells in -67 to -64.5 °E, 47.5 to 48 °N" in log.text
     )
     assert "none has a value on the first day of `custom.ref_period`" in log.text
-    assert nothing_started(tmp_path)
-
-
-def test_only_the_regions_that_a_run_needs_have_to_have_land(own_raw: Path) -> None:
-    drown(own_raw, lat=47.5)
     tasks.RefDefault(piece="south").check()
-    with pytest.raises(ConfigurationError, match=r"`custom.regions.north` has no land"):
-        tasks.RefDefault(piece="north").check()
 
 
 def test_a_region_between_the_references_cells_is_named_with_the_references_bounds(configured: Configure) -> None:
-    with_box(configured(), "custom.regions.north", lat_bnds=[47.5, 47.6])
+    set_key(configured()[0], "custom.regions.north.lat_bnds", [47.5, 47.6])
     with pytest.raises(ConfigurationError, match=r"`custom.regions.north`: .*holds no cell .*45.125 to 47.875 °N"):
         tasks.RefDefault(piece="north").check()
 
@@ -154,36 +103,34 @@ def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
 ) -> None:
     files = configured()
     for path in ("custom.regions.north", "domain"):
-        with_box(files, path, lat_bnds=[47.5 if "north" in path else 45.0, 48.5])
-    fails(tasks.All())
+        set_key(files[0], f"{path}.lat_bnds", [47.5 if "north" in path else 45.0, 48.5])
+    refused(tmp_path)
     assert "`custom.regions.north`: region north (47.5..48.5 degrees north" in log.text
     assert "reaches beyond the data (45.125..47.875 degrees north" in log.text
-    assert nothing_started(tmp_path)
 
 
 def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_starts(
     own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
-    fails(tasks.All())
+    refused(tmp_path)
     assert "`domain`: " in log.text and "Demo-360Day" in log.text
     assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
     assert "0.5 degrees in the north further than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
-    assert nothing_started(tmp_path)
 
 
-def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
-    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
-) -> None:
+def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(own_raw: Path, tmp_path: Path) -> None:
     shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
     edit(
         tmp_path / "config.yml", lambda config: config["extraction"].update(on_input_problem={"extrapolation": "warn"})
     )
     (sim_id,) = (name for name in context().simulations if "360Day" in name)
     regrid = tasks.Regrid(sim_id=sim_id, piece="north")
-    assert espo_luigi.build([regrid]).succeeded
-    assert "extrapolation (warn): " in log.text and "0.5 degrees in the north further than 1.5 cells" in log.text
+    work(regrid)
+    (row,) = store.read_table(tasks.InputCheck(sim_id=sim_id).out_problems().path)
+    assert (row["action"], row["problem"]) == ("warn", "extrapolation")
+    assert "0.5 degrees in the north further than 1.5 cells" in row["message"]
     made = store.open_store(regrid.out_regridded().path)
     assert made.attrs["espo_luigi_extrapolated_cells"] == made.sizes["loc"] == 15
 
@@ -224,40 +171,30 @@ def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     files = configured()
-    with_box(files, "custom.regions.south", lat_bnds=[45.0, 45.875])
-    with_box(files, "custom.regions.middle", lat_bnds=[45.875, 47.5])
-    fails(tasks.All())
+    set_key(files[0], "custom.regions.south.lat_bnds", [45.0, 45.875])
+    set_key(files[0], "custom.regions.middle.lat_bnds", [45.875, 47.5])
+    refused(tmp_path)
     assert "`custom.regions.south` and `custom.regions.middle` both have the row(s) 45.875 of the reference" in log.text
-    assert nothing_started(tmp_path)
-
-
-def test_a_mask_by_tasmin_without_the_variables_of_tasmin_stops_the_run_before_it_starts(
-    configured: Configure, tmp_path: Path
-) -> None:
-    edit(configured()[0], lambda content: content["biasadjust"]["variables"].pop("dtr"))
-    with pytest.raises(ConfigurationError, match=r"no tasmin in the product: `biasadjust.variables` has tasmax, pr"):
-        context()
-    assert nothing_started(tmp_path)
 
 
 def test_a_domain_without_a_land_cell_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     # East of the coast, and reaching over the border to the region in the north, where its longitudes have land.
-    with_box(configured(), "off-diag.domains.Highland", lat_bnds=[47.0, 48.0], lon_bnds=[-65.25, -64.5])
-    fails(tasks.All())
+    box = {"name": "Highland", "method": "bbox", "lat_bnds": [47.0, 48.0], "lon_bnds": [-65.25, -64.5]}
+    set_key(configured()[0], "off-diag.domains.Highland", box)
+    refused(tmp_path)
     assert "`off-diag.domains.Highland` has no land: of the reference's 6 cells" in log.text
     assert "-65.25 to -64.5 °E, 47 to 47.5 °N" in log.text
-    assert nothing_started(tmp_path)
 
 
-def test_a_domain_that_sticks_out_of_its_host_is_diagnosed_where_it_lies_inside(configured: Configure) -> None:
-    with_box(configured(), "off-diag.domains.Highland", lon_bnds=[-68.5, -65.0])
+def test_only_the_domains_that_a_run_needs_have_to_have_land_where_they_lie_inside_of_their_host(
+    configured: Configure,
+) -> None:
+    set_key(configured()[0], "off-diag.domains.Highland.lon_bnds", [-68.5, -65.0])
     tasks.OffDiagRefProp(diag_domain="Highland").check()
-
-
-def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configure) -> None:
-    with_box(configured(), "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
+    Register.clear_instance_cache()
+    set_key(configured()[0], "off-diag.domains.Highland.lon_bnds", [-64.75, -64.5])
     tasks.OffDiagRefProp(diag_domain="Lowland").check()
     tasks.RefDefault(piece="middle").check()
     with pytest.raises(ConfigurationError, match=r"`off-diag.domains.Highland` has no land"):
@@ -266,11 +203,11 @@ def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configu
 
 def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_path: Path) -> None:
     files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
-    assert espo_luigi.build([tasks.RefDefault(piece="middle")]).succeeded
+    work(tasks.RefDefault(piece="middle"))
     shutil.rmtree(own_raw / "reconstruction")
     tasks.RefDefault(piece="middle").check()
     tasks.OffDiagRefProp(diag_domain="Highland").check()
-    with_box(files, "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
+    set_key(files[0], "off-diag.domains.Highland.lon_bnds", [-64.75, -64.5])
     Register.clear_instance_cache()
     with pytest.raises(ConfigurationError, match="has no land: of the reference's 4 cells"):
         tasks.OffDiagRefProp(diag_domain="Highland").check()
@@ -285,9 +222,8 @@ def test_a_reference_that_opens_and_cannot_be_read_stops_the_run_before_it_start
         raise RuntimeError("NetCDF: HDF error")
 
     monkeypatch.setattr("espo_luigi.tasks.partition.holds_land", damaged)
-    fails(tasks.RefDefault(piece="south"))
+    refused(tmp_path, tasks.RefDefault(piece="south"))
     assert "`custom.regions.south`: the reference cannot be read there (NetCDF: HDF error)" in log.text
-    assert nothing_started(tmp_path)
 
 
 def test_of_the_reference_only_the_file_with_the_first_day_is_opened(
@@ -317,18 +253,11 @@ def test_unknown_units_name_the_variable_and_the_expected_units(own_raw: Path, l
     assert file.name in log.text
 
 
-def test_an_unreadable_netcdf_file_is_named(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
-    (file,) = (own_raw / "reconstruction").rglob("tasmax_*.nc")
-    file.write_bytes(file.read_bytes()[:1000])
-    fails(tasks.RefDefault(piece="south"))
-    assert file.name in log.text
-
-
 def test_a_truncated_store_is_an_error_that_names_it_and_nothing_is_built_on_it(
     configured: Configure, log: pytest.LogCaptureFixture
 ) -> None:
     configured()
-    assert espo_luigi.build([tasks.RefDefault(piece="south")]).succeeded
+    work(tasks.RefDefault(piece="south"))
     path = tasks.RefDefault(piece="south").out_reference().path
     chunk = next(path.glob("tasmax/c/*/*"))
     chunk.write_bytes(chunk.read_bytes()[:100])
@@ -369,10 +298,9 @@ def test_a_read_only_folder_stops_the_run_before_it_starts(
 ) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with_final(configured(), small_disk)
-    fails(tasks.All())
+    refused(tmp_path)
     assert f"paths.final = {small_disk}" in log.text
     assert "cannot be written" in log.text
-    assert nothing_started(tmp_path)
 
 
 def test_a_store_of_a_different_task_is_not_taken_for_this_tasks(configured: Configure) -> None:
@@ -387,16 +315,3 @@ def test_a_store_of_a_different_task_is_not_taken_for_this_tasks(configured: Con
     ):
         store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, store.Marker(family, parameters))
         assert task.complete() is complete
-
-
-def test_a_product_of_a_different_configuration_is_used_and_reported_once(
-    configured: Configure, log: pytest.LogCaptureFixture
-) -> None:
-    configured()
-    task = tasks.ReferenceCalendar(piece="south", calendar="noleap")
-    path = task.out_reference().path
-    made_by = store.Marker("ReferenceCalendar", {"piece": "south", "calendar": "noleap"}, config_hash="0123456789ab")
-    store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, made_by)
-    assert task.complete() and task.complete()
-    said = [message for message in log.messages if "was made of something else" in message]
-    assert len(said) == 1 and str(path) in said[0] and "(changed: configuration)" in said[0]

@@ -1,4 +1,4 @@
-"""Files of CMIP7, from catalogue to product: two models, history and scenario, every rule."""
+"""Files of CMIP7, from catalogue to product: two models, history and scenario."""
 
 from __future__ import annotations
 
@@ -7,30 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask
-import luigi
 import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from demo_runs import ONE_REGION, use, write_config
+from complete_demo import work
+from demo_runs import ONE_REGION, of_years, use, write_config
 from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
 from espo_luigi.catalog.build import make_catalog
 from espo_luigi.demo import sources
-from espo_luigi.tasks.base import EspoTask
 
 FIRST, LAST = 2004, 2031
 DAYS = {"Demo-NoLeap": 365, "Demo-360Day": 360}
 SIM_IDS = {name: f"CMIP7_ScenarioMIP_ESPO-DEMO_{name}_scen7-h_r1i1p1f1_global" for name in DAYS}
 HELD = {"tasmax": ("tas", "tmax-h2m-hxy-u"), "tasmin": ("tas", "tmin-h2m-hxy-u"), "pr": ("pr", "tavg-u-hxy-u")}
-SHORT = {
-    **ONE_REGION,
-    "custom__ref_period": ["2006", "2017"],
-    "custom__sim_period": [str(FIRST), str(LAST)],
-    "health_checks__start_date": f"{FIRST}-01-01",
-    "health_checks__end_date": f"{LAST}-12-30",
-}
+SHORT = {**ONE_REGION, **of_years(FIRST, LAST, 2006, 2017)}
 
 
 def write_as_cmip7(path: Path, folder: Path) -> None:
@@ -67,7 +60,7 @@ def write_as_cmip7(path: Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a run of every task, in this process, on data of fewer years."""
+    """The folder of a run from the catalogue to the checks of products, in this process, on data of fewer years."""
     folder = tmp_path_factory.mktemp("cmip7")
     raw = folder / "raw"
     with pytest.MonkeyPatch.context() as patch:
@@ -84,20 +77,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     overlay = {"extraction": {"simulation": {"search_data_catalogs": search}}, "clean_up": {"problems": []}}
     (folder / "cmip7.yml").write_text(yaml.safe_dump(overlay))
     use([*files, folder / "cmip7.yml"], folder)
-    done: set[str] = set()
-
-    def work_through(task: luigi.Task) -> None:
-        if task.task_id in done:
-            return
-        done.add(task.task_id)
-        for needed in task.deps():
-            work_through(needed)
-        if isinstance(task, EspoTask):
-            with task.guarded():
-                task.work()
-
     with dask.config.set(scheduler="threads", num_workers=2):
-        work_through(tasks.All())
+        work(*(tasks.HealthChecks(sim_id=sim_id) for sim_id in SIM_IDS.values()))
     yield folder
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import edit, in_order
+from complete_demo import edit, work
 from demo_runs import ONE_REGION
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.audit import cells
-from espo_luigi.config.schema import fingerprint
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import DataError
 from espo_luigi.science.attributes import REGRID_METHODS
 from espo_luigi.tasks.context import context, forget
 
@@ -168,37 +167,10 @@ def test_bounds_that_overlap_or_lie_beside_their_rows_stop_the_run_before_it_sta
     tasks.InputCheck(sim_id=NOLEAP).look()
 
 
-@pytest.mark.parametrize(
-    ("method", "text"),
-    [
-        ({"prr": "conservative"}, r"`regrid.regrid_method.prr`: this variable is not among .* did you mean pr\?"),
-        ({"pr": "conservativ"}, r"`regrid.regrid_method.pr` .*did you mean conservative\?"),
-    ],
-)
-def test_unknown_variables_and_methods_are_named(configured: Configure, method: dict[str, str], text: str) -> None:
-    configured(regrid__regrid_method=method)
-    with pytest.raises(ConfigurationError, match=text):
-        _ = context().config
-
-
-def test_the_key_changes_fingerprints_only_where_it_is_given(configured: Configure) -> None:
-    configured()
-    plain = context().config
-    configured(**METHOD)
-    changed = context().config
-    assert plain.hash != changed.hash
-    assert "regrid.regrid_method" in tasks.Regrid(sim_id=NOLEAP, piece="south").reading()
-    assert fingerprint(plain, "regrid.regrid_method") != fingerprint(changed, "regrid.regrid_method")
-    assert fingerprint(plain, "regrid.regrid_dataset") == fingerprint(changed, "regrid.regrid_dataset")
-    assert "regrid_method" not in plain.model_dump(mode="json")["regrid"]
-
-
 def test_single_cells_are_explained_by_the_weights_of_their_variables(configured: Configure) -> None:
     """`espo explain` makes the cells again that `Regrid` makes, and its weights of pr are shares of the cell's area."""
     configured(**METHOD, **ONE_REGION)
-    for task in in_order(tasks.ReferenceCalendar(piece="south", calendar="noleap")):
-        with task.guarded():
-            task.work()
+    work(tasks.ReferenceCalendar(piece="south", calendar="noleap"))
     run, places = context(), np.array([40, 7])
     raw = cells.extracted(NOLEAP)
     reference = store.open_store(tasks.ReferenceCalendar(piece="south", calendar="noleap").out_reference().path)

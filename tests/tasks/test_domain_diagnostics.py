@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 import xclim.core.units
 import xsdba.properties
+from demo_runs import of_years
 
 from espo_luigi import store, tasks
 from espo_luigi.errors import ConfigurationError, ParameterError
@@ -48,14 +49,6 @@ NOT_USED = {
         {"id": "*", "variable": "tasmax", "what": "missing", "where": "> 1 K"},
     ],
     "regrid__skip_coarser": True,
-}
-
-
-FEW_YEARS = {
-    "custom__ref_period": ["1993", "2000"],
-    "custom__sim_period": ["1993", "2000"],
-    "health_checks__start_date": "1993-01-01",
-    "health_checks__end_date": "2000-12-30",
 }
 
 
@@ -139,7 +132,7 @@ def oracle(maps: xr.Dataset) -> xr.Dataset:
 def test_properties_and_measures_are_those_of_the_raw_files_and_of_the_products(
     in_v2: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_v2(**NOT_USED, **FEW_YEARS)
+    in_v2(**NOT_USED, **of_years(1993, 2000, 1993, 2000))
     sim = simulation()
     work(tasks.RefInputCheck())
     work(tasks.InputCheck(sim_id=sim))

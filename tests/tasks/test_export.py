@@ -265,9 +265,9 @@ def test_luigis_own_command_takes_it_with_relative_paths(archives: dict[str, xr.
     own_drs(tmp_path)
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler"]
     words = ["Exports", "--sim-id", "NoLeap", "--folder", "here", "--drs", "./own.yml"]
-    subprocess.run([*luigi, *words], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([*luigi, *words], cwd=tmp_path, check=True, timeout=600)
     assert len([name for name in written(tmp_path / "here") if name.startswith("Demo-NoLeap/")]) == 3 * 3
-    run = subprocess.run([*luigi, *words[:-1], "espo-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run([*luigi, *words[:-1], "espo-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert run.returncode != 0 and "holds an export by the DRS" in run.stderr
 
 
@@ -287,22 +287,11 @@ def test_an_attribute_of_the_archives_is_there(archives: dict[str, xr.Dataset], 
     every_export(tmp_path / "netcdf", own_drs(tmp_path, required=["history", "cat:source"]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"foldr": "x"}, "unknown key; did you mean folder?"),
-        ({"file": "{variable}_{experiment}_{dates}.nc", "folder": "all"}, "2 products would have the same files all/"),
-        ({"folder": "{driving_modl}"}, "did you mean driving_model?"),
-    ],
-)
 def test_a_drs_that_cannot_be_used_stops_before_anything_is_written(
-    archives: dict[str, xr.Dataset],
-    tmp_path: Path,
-    refused: Callable[..., str],
-    changes: dict[str, object],
-    expected: str,
+    archives: dict[str, xr.Dataset], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    assert expected in refused("--drs", own_drs(tmp_path, **changes), tmp_path / "netcdf")
+    own = own_drs(tmp_path, file="{variable}_{experiment}_{dates}.nc", folder="all")
+    assert "2 products would have the same files all/" in refused("--drs", own, tmp_path / "netcdf")
     assert not (tmp_path / "netcdf").exists()
 
 

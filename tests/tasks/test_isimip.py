@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 import xsdba
 import yaml
-from complete_demo import in_order
+from complete_demo import work
 from demo_runs import use
 from luigi.configuration import get_config
 
@@ -76,15 +76,6 @@ def configuration(folder: Path, adjusted: dict[str, Any], **changes: Any) -> dic
 def configure(folder: Path, content: dict[str, Any]) -> None:
     (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
     use([folder / "config.yml"], folder)
-
-
-def work(*ends: Any) -> None:
-    """Do the work of tasks and of all that they need, in this process."""
-    for end in ends:
-        for task in in_order(end):
-            if not task.complete():
-                with task.guarded():
-                    task.work()
 
 
 OWN = {

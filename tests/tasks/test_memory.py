@@ -14,7 +14,7 @@ from typing import Any
 import dask
 import pytest
 from complete_demo import NOLEAP, in_order
-from demo_runs import ONE_REGION, use, write_config
+from demo_runs import ONE_REGION, of_years, use, write_config
 from small_demo import small_reference, steps
 
 from espo_luigi import tasks
@@ -26,20 +26,17 @@ from espo_luigi.tasks.base import EspoTask
 
 ROOT = Path(__file__).parents[2]
 ROWS, COLUMNS = (12, 48), 20
-PERIOD, DAYS = ["1991", "2006"], 5844
+DAYS = 5844  # of sixteen years
 # As in production, a piece has many blocks.
 CELLS = 20
 SERIES_BYTES = 4 * DAYS * CELLS
 ADDED_BYTES = SERIES_BYTES * COLUMNS // CELLS * (ROWS[1] - ROWS[0])  # of a variable
 SHAPE: dict[str, Any] = {
-    "custom__ref_period": PERIOD,
-    "custom__sim_period": PERIOD,
+    **of_years(1991, 2006, 1991, 2006),
     "custom__working_chunks": {"lat": 2, "lon": 10, "loc": CELLS, "time": -1},
     "custom__final_chunks": {"lat": 4, "lon": 5},
     "flags": {},
     "indicators": {"module": str(ROOT / "config/demo/indicators.yml"), "datasets": ["scenario"]},
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "2006-12-30",
 }
 
 

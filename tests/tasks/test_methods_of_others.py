@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import NOLEAP, in_order
-from demo_runs import ONE_REGION
+from complete_demo import NOLEAP, in_order, work
+from demo_runs import ONE_REGION, of_years
 from others_packages import code_blocks
 
 from espo_luigi import store, tasks
@@ -35,10 +35,7 @@ IBICUS = {
 }
 CHANGES: dict[str, Any] = {
     **ONE_REGION,
-    "custom__ref_period": KNOWN,
-    "custom__sim_period": ALL,
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "1998-12-30",
+    **of_years(1991, 1998, *map(int, KNOWN)),
     "biasadjust__variables__dtr": MINE,
     "biasadjust__variables__pr": IBICUS,
     "biasadjust__variables__tasmax": IBICUS,
@@ -98,9 +95,7 @@ def test_a_stranger_s_method_and_ibicus_reach_the_product(
     trained = {task.wildcards["var"] for task in in_order(end) if isinstance(task, tasks.Train)}
     assert trained == {"dtr"}, "ibicus trains nothing"
     assert "Adjust" in {one.rule for one in plan_of((), Selection(), [end]).tasks.values()}
-    for task in in_order(end):
-        with task.guarded():
-            task.work()
+    work(end)
     write_now(tmp_path / "report.html")
     assert NOLEAP in (tmp_path / "report.html").read_text()
     product = store.open_store(end.out_final().path)

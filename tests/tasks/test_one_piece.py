@@ -63,20 +63,15 @@ def append(file: Path) -> None:
         opened.write(b"\0")
 
 
-def a_task(rule: str) -> EspoTask:
-    return tasks.RefDefault(piece="south") if rule == "RefDefault" else tasks.Extract(sim_id=some_simulation())
-
-
-def some_simulation() -> str:
-    return next(iter(context().simulations))
-
-
-@pytest.mark.parametrize("rule", ["Extract", "RefDefault"])
-@pytest.mark.parametrize("change", [write_anew, append, Path.unlink])
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [("Extract", write_anew), ("Extract", append), ("Extract", Path.unlink), ("RefDefault", append)],
+)
 def test_raw_files_that_change_while_they_are_read_stop_the_publication(
     region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, change: Callable[[Path], None]
 ) -> None:
-    task = a_task(rule)
+    sim_id = next(iter(context().simulations))
+    task: EspoTask = tasks.RefDefault(piece=region) if rule == "RefDefault" else tasks.Extract(sim_id=sim_id)
     files = task.raw_files()
     assert files and all(file.is_file() for file in files)
     copies = [tmp_path / file.name for file in files]

@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 import yaml
 from complete_demo import DAY360, NOLEAP, complete_all, in_order
+from demo_runs import of_years
 from luigi.task_register import Register
 from shapely.geometry import box, mapping
 from small_demo import LAND
@@ -96,15 +97,9 @@ def made(folder: Path, configured: Configure, **sections: Any) -> None:
     """Configure the demo with sections for outcomes, and publish what they are made of."""
     (folder / "six.yml").write_text(yaml.safe_dump(MODULE))
     given = {"indicators": {"module": "six.yml"}, "aggregate": AGGREGATE, **sections}
-    dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
     # Two chunks: many small variables take Dask long.
-    configured(
-        custom__sim_period=[str(FIRST), str(LAST)],
-        custom__final_chunks={"lat": 8, "lon": 10},
-        keep=["regridded"],
-        **dates,
-        **given,
-    )
+    chunks = {"lat": 8, "lon": 10}
+    configured(**of_years(FIRST, LAST), custom__final_chunks=chunks, keep=["regridded"], **given)
 
 
 def publish_inputs() -> None:
@@ -306,7 +301,6 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             "`indicators.periods`: got 2021-2040, expected years within the data, 1991-2030",
         ),
         ({"indicators": {"module": "seaIce"}}, "no indicator of seaIce can be computed from .*'pr', 'tasmax'"),
-        ({"indicators": {"module": "odd.yml"}}, r"xclim refuses it: Constructing a failed with .*[^.]\. Expect"),
         ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
         (
             {"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}},
@@ -316,18 +310,8 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             {"aggregate": {"compute_deltas": {"reference_horizon": "1971-2000"}, **OP}},
             "horizon`: got 1971-2000, expect",
         ),
-        (
-            {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}},
-            "deltas`: kind names tx_mena; .*",
-        ),
-        (
-            {"aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
-            "compute_deltas`: tx_mean_.* is a temperature",
-        ),
         ({"aggregate": {"compute_deltas": {**SINCE, "least": {"prcptot": "1 K"}, **PCT}, **OP}}, "_deltas`: .*1 K"),
-        ({"aggregate": {"climatological_op": {"op": "linregress"}}}, "climatological_op`: op 'linregress' is unknown"),
         ({"aggregate": {"climatological_op": {"window": 50}}}, "climatological_op`: no window of 50 years"),
-        ({"aggregate": {"climatological_op": {"window": 20, "min_periods": 30}}}, "_op`: min_periods 30 is not poss"),
         ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
         (
             {"aggregate": {"climatological_op": {"window": 30, "min_periods": 25}}, "warming_levels": {}},
@@ -338,17 +322,12 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
             "climatological_op`: frost is a day of the year, which has no sum",
         ),
-        (
-            {"indicators": {"module": "dates.yml"}, "aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
-            "compute_deltas`: frost_clim_mean is a day of the year, whose zero is arbitrary",
-        ),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
     sections: dict[str, Any], message: str, tmp_path: Path, configured: Configure
 ) -> None:
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
-    (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
     (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
     late = {"indexer": {"date_bounds": ["07-31", "08-31"]}}
     july = {"realm": "atmos", "indicators": {"a": {"base": "tx_max", "parameters": late}}}
@@ -363,10 +342,7 @@ def test_bad_input_is_named_before_anything_runs(
     [
         ({"lon_bnds": [10, 12], "lat_bnds": [45, 46]}, "'far' lies outside of the domain"),
         ({"method": "gridpoint", "lon": -64.6, "lat": 45.1}, "'far' has no land cell"),
-        ({"method": "shape", "shape": "six.yml"}, "regions.far`: six.yml cannot be read"),
         ({"method": "shape", "shape": "none.json"}, "regions.far`: .*No such file .*none.json"),
-        ({"method": "shape", "shape": "projected.json"}, "regions.far`: projected.json has coordinates in EPSG:32198"),
-        ({"method": "shape", "shape": "metres.json"}, "regions.far`: metres.json has coordinates like 200000, 5e"),
         (
             {"method": "shape", "shape": "nameless.json"},
             "regions.far`: nameless.json, feature 1: no property 'name' .*got code",
@@ -379,29 +355,18 @@ def test_bad_input_is_named_before_anything_runs(
 def test_a_region_without_land_is_named_before_anything_runs(
     region: dict[str, Any], message: str, tmp_path: Path, configured: Configure
 ) -> None:
-    for name, shape, crs, names in (
-        ("projected", box(-67, 45, -66, 46), "EPSG:32198", {"name": "bay"}),
-        ("metres", box(200000, 5000000, 300000, 5100000), "", {"name": "bay"}),
-        ("nameless", box(-67, 45, -66, 46), "", {"code": 1}),
-        ("sea", box(-64.65, 45.05, -64.6, 45.1), "", {"name": "bay"}),
-        ("far", box(10, 45, 11, 46), "", {"name": "bay"}),
-        ("same", box(-67, 45, -66, 46), "", {"name": "near"}),
+    for name, shape, names in (
+        ("nameless", box(-67, 45, -66, 46), {"code": 1}),
+        ("sea", box(-64.65, 45.05, -64.6, 45.1), {"name": "bay"}),
+        ("far", box(10, 45, 11, 46), {"name": "bay"}),
+        ("same", box(-67, 45, -66, 46), {"name": "near"}),
     ):
         feature = {"type": "Feature", "geometry": mapping(shape), "properties": names}
-        content: dict[str, Any] = {"type": "FeatureCollection", "features": [feature]}
-        if crs:
-            content["crs"] = {"type": "name", "properties": {"name": crs}}
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        (tmp_path / f"{name}.json").write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
     near = {"method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}
     made(tmp_path, configured, spatial_mean={"regions": {"near": near, "far": region}})
     with pytest.raises(ConfigurationError, match=message):
         check_regions(context())
-
-
-def test_a_simulation_without_a_weight_is_named_before_anything_runs(tmp_path: Path, configured: Configure) -> None:
-    made(tmp_path, configured, ensembles={"ensemble_stats": {"weights": {NOLEAP: 2.0}}})
-    with pytest.raises(ConfigurationError, match=f"weights`: no weight of {DAY360}"):
-        tasks.Ensemble(freq="YS-JAN", dataset="scenario", experiment="ssp585", product="delta").check()
 
 
 def yearly(last: int) -> xr.Dataset:

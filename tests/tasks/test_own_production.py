@@ -9,7 +9,6 @@ from complete_demo import NOLEAP, in_order
 from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import tasks
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.export.drs import load_drs
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks.all import Selection
@@ -39,14 +38,6 @@ def test_a_stranger_s_production_has_its_own_paths_ends_and_names(
     assert sum(task.get_task_family() == "YearlyRain" for task in in_order(tasks.All())) == 2
     assert "institute-x" in tasks.ConcatenationFinal(sim_id=NOLEAP).marker().versions
     assert load_drs(context().production.drs).description == "Scenarios of institute X"
-
-
-def test_a_production_that_no_package_registers_is_refused_with_those_that_are(
-    installed: None, configured: Configure
-) -> None:
-    configured(production="institute-y")
-    with pytest.raises(ConfigurationError, match="'institute-y'; expected espo-2024, espo-v2, institute-x"):
-        _ = context().production
 
 
 @pytest.mark.parametrize("facet", ["source", "driving", "member"])

@@ -15,12 +15,6 @@ from espo_luigi.tasks.context import context
 SIM = "a-simulation"
 
 
-def test_a_simulation_is_a_pool_of_one_under_its_own_name(configured: Callable[..., list[Path]]) -> None:
-    configured()
-    assert partition.pool_of(context(), SIM) == SIM
-    assert partition.members(context(), SIM) == [SIM]
-
-
 def test_pieces_are_the_configured_regions_from_south_to_north(configured: Callable[..., list[Path]]) -> None:
     configured()
     pieces = partition.pieces(context())

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
-from demo_runs import ONE_REGION
-from luigi.cmdline_parser import CmdlineParser
+from demo_runs import ONE_REGION, of_years
 from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
@@ -143,9 +142,7 @@ def test_espo_why_and_espo_script_know_its_tasks(configured: Configure, capsys: 
 
 # Fifty years of a single region.
 SHORT = {
-    "custom__sim_period": ["1991", "2040"],
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "2040-12-30",
+    **of_years(1991, 2040),
     **ONE_REGION,
     "perfect_model": {"cells": 2, "periods": [[2021, 2040]]},
 }
@@ -311,12 +308,6 @@ def test_unknown_names_are_refused_with_the_nearest(configured: Configure) -> No
     with pytest.raises(ConfigurationError, match=r"perfect_model.methods"):
         configured(perfect_model={"methods": ["QMD"]})
         context()
-
-
-def test_luigi_takes_the_root_and_a_part_of_an_id(configured: Configure) -> None:
-    configured()
-    with CmdlineParser.global_instance(["PerfectModel", "--truth", "Demo-NoLeap"]) as parsed:
-        assert parsed.get_task_obj().truth in context().simulations
 
 
 def test_a_changed_number_of_cells_makes_pairs_stale_and_other_rules_not(configured: Configure) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import luigi
 import pytest
-from complete_demo import NOLEAP, complete_all, edit, in_order, publish
+from complete_demo import NOLEAP, complete_all, in_order, publish, remove, set_key
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
-from espo_luigi import store, tasks
+from espo_luigi import tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.board import FILE, Board
 from espo_luigi.driver.run import walk
@@ -56,12 +56,6 @@ def first(rule: type[EspoTask], **wildcards: str) -> EspoTask:
     return next(task for task in found if task.wildcards.items() >= wildcards.items())
 
 
-def remove(*gone: EspoTask) -> None:
-    for task in gone:
-        for target in task.output():
-            store.remove(Path(str(target)))
-
-
 def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complete_demo: Path) -> None:
     assert in_state(planned(), DONE) == {task.task_id for task in in_order(tasks.All())}
     move = first(tasks.Move)
@@ -91,10 +85,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     # It opens the reference's grid, which has nothing in it here.
     monkeypatch.setattr(product, "_look_where_pieces_meet", lambda _: None)
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["clean_up"]["xscen_clean_up"]["round_var"]["pr"] = 8
-
-    edit(complete_demo / "config.yml", change)
+    set_key(complete_demo / "config.yml", "clean_up.xscen_clean_up.round_var.pr", 8)
     assert cli.main(["plan"]) == 0
     # Temporary stores are there, too.
     out = capsys.readouterr().out
@@ -207,10 +198,7 @@ def test_a_wrong_name_in_the_search_is_said_once_and_first(
 ) -> None:
     config = configured()[0]
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["custom"]["ref_period"][:] = ["1981", "2010"]
-
-    edit(config, change)
+    set_key(config, "custom.ref_period", ["1981", "2010"])
     assert cli.main(["plan"]) == 1
     told = capsys.readouterr()
     assert (told.out + told.err + caplog.text).count("files cover") == 1
@@ -229,10 +217,7 @@ def test_a_wrong_source_of_the_reference_is_said_once_though_costs_need_it_too(
 ) -> None:
     config = configured()[0]
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["extraction"]["reference"]["search_data_catalogs"]["other_search_criteria"]["source"] = "Elsewhere"
-
-    edit(config, change)
+    set_key(config, "extraction.reference.search_data_catalogs.other_search_criteria.source", "Elsewhere")
     assert cli.main(["plan"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("PROBLEM  nothing found: no row has source") and out.count("nothing found") == 1
@@ -244,10 +229,7 @@ def test_a_simulation_that_the_search_drops_is_named_below_the_table(
 ) -> None:
     config = configured()[0]
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["extraction"]["simulation"]["search_data_catalogs"]["exclusions"] = {"path": "^.*pr_.*360Day"}
-
-    edit(config, change)
+    set_key(config, "extraction.simulation.search_data_catalogs.exclusions", {"path": "^.*pr_.*360Day"})
     assert cli.main(["plan"]) == 0
     (dropped,) = context().dropped
     assert "360Day" in dropped and NOLEAP in context().simulations
@@ -489,12 +471,6 @@ def test_the_graph_has_every_rule_or_every_task_of_a_simulation(
     assert text.count(" -> ") == as_mermaid(nodes_of(plan)).count(" --> ") > 0
 
 
-def test_what_was_published_by_a_marker_of_another_task_is_to_run(complete_demo: Path) -> None:
-    move = first(tasks.Move)
-    publish(move, store.Marker("Other", {}))
-    assert in_state(planned(), RUN) == {move.task_id}
-
-
 def test_an_archive_that_a_former_releases_rule_packed_is_complete(complete_demo: Path) -> None:
     properties = first(tasks.OffDiagRefProp)
     publish(properties, replace(properties.marker(), task="MoveRef"))
@@ -566,10 +542,7 @@ def test_the_training_of_a_period_that_the_reference_lacks_is_blocked_though_sto
     training = first(tasks.Train)
     remove(training, first(tasks.Adjust, **training.wildcards), *(first(rule, **place(training)) for rule in NEXT))
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["custom"]["ref_period"][:] = ["1981", "2010"]
-
-    edit(complete_demo / "config.yml", change)
+    set_key(complete_demo / "config.yml", "custom.ref_period", ["1981", "2010"])
     one = planned().tasks[training.task_id]
     assert one.status.in_plan == BLOCKED
     assert "1991-01-01" in one.status.why and "1981" in one.status.why
@@ -586,10 +559,7 @@ def test_without_a_change_nothing_is_asked_of_the_references_catalogue(
     remove(training)
     training.check()
 
-    def change(content: dict) -> None:  # type: ignore[type-arg]
-        content["custom"]["ref_period"][:] = ["1992", "2020"]
-
-    edit(complete_demo / "config.yml", change)
+    set_key(complete_demo / "config.yml", "custom.ref_period", ["1992", "2020"])
     luigi.task_register.Register.clear_instance_cache()
     with pytest.raises(CatalogError, match="the catalogue has gone"):
         first(tasks.Train).check()

@@ -18,7 +18,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
-from demo_runs import use, write_config
+from demo_runs import of_years, use, write_config
 from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
@@ -40,10 +40,7 @@ REGIONS = {
 }
 SHAPE: dict[str, Any] = {
     "custom__regions": REGIONS,
-    "custom__ref_period": ["1992", "2003"],
-    "custom__sim_period": ["1989", "2006"],
-    "health_checks__start_date": "1989-01-01",
-    "health_checks__end_date": "2006-12-30",
+    **of_years(1989, 2006, 1992, 2003),
     "flags": {},
 }
 MANY = {

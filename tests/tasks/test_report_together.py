@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP
-from demo_runs import ONE_REGION
+from demo_runs import ONE_REGION, of_years
 
 from espo_luigi import tasks
 
@@ -24,10 +24,7 @@ JOINT = {
 }
 CHANGES: dict[str, Any] = {
     **ONE_REGION,
-    "custom__ref_period": YEARS,
-    "custom__sim_period": ["1991", "1998"],
-    "health_checks__start_date": "1991-01-01",
-    "health_checks__end_date": "1998-12-30",
+    **of_years(1991, 1998, *map(int, YEARS)),
     "biasadjust__variables": {"joint": JOINT},
 }
 OF = {"sim_id": NOLEAP, "diag_domain": "Highland"}

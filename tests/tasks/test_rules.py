@@ -17,7 +17,7 @@ from complete_demo import OTHER_RULES, edit
 from luigi.cmdline_parser import CmdlineParser
 
 from espo_luigi import store, tasks
-from espo_luigi.driver.run import places_of, walk
+from espo_luigi.driver.run import walk
 from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask
@@ -96,10 +96,6 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
     }
     assert wanted <= {str(target) for target in task.output()}
     assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
-
-
-def test_the_results_of_the_default_target_are_in_the_folder_of_kept_products(folder: Path) -> None:
-    assert places_of(tasks.All()) == [str(folder / "final")]
 
 
 @pytest.mark.parametrize("name", [rule.__name__ for rule in rules()])

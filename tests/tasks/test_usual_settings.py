@@ -9,10 +9,10 @@ from typing import Any
 
 import luigi
 import pytest
-from complete_demo import complete_all, edit, in_order, publish
+from complete_demo import complete_all, in_order, publish, remove, set_key
 from luigi.configuration import get_config
 
-from espo_luigi import store, tasks
+from espo_luigi import tasks
 from espo_luigi.config import usual
 from espo_luigi.driver.run import each_after_its_needs
 from espo_luigi.errors import ConfigurationError
@@ -42,19 +42,12 @@ def of(rule: type[EspoTask], **wildcards: str) -> list[EspoTask]:
     return [task for task in found if task.wildcards.items() >= wildcards.items()]
 
 
-def remove(*gone: EspoTask) -> None:
-    for task in gone:
-        for target in task.output():
-            store.remove(Path(str(target)))
-
-
 @pytest.fixture
 def begun_before(complete_demo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The demo by usual settings, complete by those of a version that searched the plane and named none."""
     # It opens the reference's grid, which has nothing in it here.
     monkeypatch.setattr(product, "_look_where_pieces_meet", lambda _: None)
-    names = ("dtr", "tasmax", "pr")
-    edit(complete_demo / "config.yml", lambda content: content["biasadjust"].update(variables=dict.fromkeys(names)))
+    set_key(complete_demo / "config.yml", "biasadjust.variables", dict.fromkeys(("dtr", "tasmax", "pr")))
     todays: Callable[..., Any] = usual.usual_settings
 
     def former(*given: Any, **how: Any) -> Any:
@@ -103,8 +96,7 @@ def test_one_finished_simulation_is_enough(begun_before: Path) -> None:
 
 
 def test_settings_that_a_version_without_names_had_too_are_no_others(complete_demo: Path) -> None:
-    names = ("dtr", "tasmax", "pr")
-    edit(complete_demo / "config.yml", lambda content: content["biasadjust"].update(variables=dict.fromkeys(names)))
+    set_key(complete_demo / "config.yml", "biasadjust.variables", dict.fromkeys(("dtr", "tasmax", "pr")))
     luigi.task_register.Register.clear_instance_cache()
     complete_all()
     for task in of(tasks.Adjust):
@@ -118,10 +110,8 @@ def test_settings_that_a_version_without_names_had_too_are_no_others(complete_de
 
 
 def test_pieces_of_different_settings_are_not_joined_whoever_gave_them(complete_demo: Path) -> None:
-    def change(content: Any) -> None:
-        content["biasadjust"]["variables"]["tasmax"]["training_args"]["xclim_train_args"]["nquantiles"] = 40
-
-    edit(complete_demo / "config.yml", change)
+    quantiles = "biasadjust.variables.tasmax.training_args.xclim_train_args.nquantiles"
+    set_key(complete_demo / "config.yml", quantiles, 40)
     assert "usual" not in of(tasks.Adjust)[0].marker().fingerprints, "all of the demo's settings are written"
     joined = of(tasks.ConcatenationFinal)[0]
     with joined.guarded():  # as each job's work is

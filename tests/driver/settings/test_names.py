@@ -30,6 +30,10 @@ STRANGERS = (
 CHECK = "from espo_luigi.driver.settings.espo import check_names; check_names()"
 
 
+class mine(luigi.Config):
+    place = luigi.Parameter(default=".")
+
+
 def refused(**sections: Mapping[str, str]) -> str:
     get_config().read_dict(sections)
     with pytest.raises(ConfigurationError) as caught:
@@ -83,7 +87,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_names_of_luigi_of_others_and_of_the_projects_own_sections_are_left_alone() -> None:
     get_config().read_dict(
-        {name: {"some": "thing"} for name in [*STRANGERS.split(), "core", "worker", "retcode", "toys"]}
+        {name: {"some": "thing"} for name in [*STRANGERS.split(), "core", "worker", "retcode", "mine"]}
     )
     get_config().read_dict({"Count": {"cpus-per-task": "1", "n": "3"}})
     get_config().defaults()["home"] = "/home"

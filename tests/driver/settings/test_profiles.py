@@ -1,9 +1,6 @@
 """Profiles of clusters: their values, what they inherit, a site's refusals, and that an installation has them."""
 
-import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +23,7 @@ from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local import LocalEngine
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
-from espo_luigi.jobs.settings import BatchSettings, Site
+from espo_luigi.jobs.settings import BatchSettings
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -388,23 +385,3 @@ def test_espo_profiles_shows_one_by_name_or_path_so_that_it_can_be_copied(
     assert mine.options["account"] == "012345"
     assert cli.main(["profiles", "narwal"]) == 1
     assert "there is no file" in capsys.readouterr().err
-
-
-def test_an_installation_has_the_profiles_and_the_table_of_the_plan(tmp_path: Path) -> None:
-    for name in ("espo_luigi", "config"):
-        shutil.copytree(REPOSITORY / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md"):
-        shutil.copy(REPOSITORY / name, tmp_path / name)
-    # Build the content of a wheel, without the wheel.
-    build = "from setuptools import setup; setup()"
-    command = [sys.executable, "-c", build, "build_py", "--build-lib", str(tmp_path / "installed")]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    installed = tmp_path / "installed" / "espo_luigi" / "driver" / "settings" / "profiles"
-    assert not installed.is_symlink()
-    assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
-    assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()
-    assert (tmp_path / "installed" / "espo_luigi" / "tasks" / "measured.yml").is_file()
-
-
-def test_a_site_without_rules_refuses_nothing() -> None:
-    assert Site().refusals(Resources(1, 1000, "9999GB", "99-00:00:00"), SlurmOptions(), 10**6) == []

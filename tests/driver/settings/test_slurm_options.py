@@ -18,7 +18,7 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver import engines
 from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
-from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
+from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
@@ -106,29 +106,12 @@ def test_each_profile_of_the_documents_makes_a_script(profile: str, tmp_path: Pa
     assert all(f"export {name}={value}\n" in script for name, value in said.get("environment", {}).items())
 
 
-def test_a_profile_with_an_unknown_option_lists_the_known_ones(tmp_path: Path) -> None:
-    words = r"acount: unknown key; did you mean account\?"
-    with pytest.raises(ConfigurationError, match=words):
-        profile_of(tmp_path, "acount: ctb\n")
-
-
 def test_the_preview_is_the_script_and_the_dask_layout() -> None:
     text = preview(Job(n=3))
     assert "#SBATCH --cpus-per-task=8" in text
     assert "#SBATCH --mem=32768M" in text
     assert "#SBATCH --time=60" in text
     assert text.endswith("# Dask in the job: 2 worker(s) x 4 thread(s), 15.0 GiB each of 32.0 GiB\n")
-
-
-@pytest.mark.parametrize("value", ["two\nlines", "bell\a", "null\x00"])
-def test_control_characters_are_refused(value: str) -> None:
-    with pytest.raises(SubmissionError, match="control character"):
-        preview(Job(qos=value))
-
-
-def test_sizes_that_contradict_each_other_are_refused_with_the_nearest_ones() -> None:
-    with pytest.raises(SizingError, match=r"cpus_per_task = 8 cannot be shared equally by n_workers = 3.*6 or 9"):
-        preview(Job(n_workers=3))
 
 
 def test_a_job_asks_for_no_more_than_a_node_has() -> None:
@@ -181,19 +164,6 @@ def test_scalars_of_a_profile_are_text_and_lists_may_be_written_as_text(
     assert profile_of(tmp_path, text) == {name: value}
     get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
     assert getattr(Job().order("slurm").options, name) == value or name == "qos", "the rule has a QOS of its own"
-
-
-def test_a_profile_reaches_the_script_as_it_is_written(tmp_path: Path) -> None:
-    profile_of(
-        tmp_path,
-        "account: 012345\nexclude: 'n[1-3,7],m1'\nextra: {gpus-per-node: 1}\nenvironment: {NUMBA_NUM_THREADS: 4}\n",
-    )
-    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
-    text = preview(Job())
-    assert "#SBATCH --account=012345\n" in text
-    assert '#SBATCH --exclude="n[1-3,7],m1"\n' in text
-    assert "#SBATCH --gpus-per-node=1\n" in text
-    assert "export NUMBA_NUM_THREADS=4\n" in text
 
 
 @pytest.mark.parametrize(

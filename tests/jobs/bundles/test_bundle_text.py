@@ -22,7 +22,6 @@ from espo_luigi.jobs.bundles import BundleValues, Bundling, pilot, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS
-from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
@@ -87,9 +86,6 @@ def test_a_bundle_is_as_its_golden_file(values: BundleValues, name: str) -> None
     if "ESPO_WRITE_GOLDEN" in os.environ:
         path.write_text(said, encoding="utf-8")
     assert said == path.read_text(encoding="utf-8")
-    for script in (text.script, *text.members):
-        done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_allocation_asks_for_what_runs_at_once_and_not_for_the_sum() -> None:
@@ -138,11 +134,6 @@ def test_a_path_that_multi_prog_would_misread_is_refused_or_protected() -> None:
         bundled(slurm, bundle(shared, 2, "/work/100%"))
     (conf,) = bundled(slurm, bundle(shared, 2, "/work/it's here")).files.values()
     assert conf.splitlines()[0] == r"0 bash /work/it\'s\ here/state/scripts/run.Train.000000000000.1.sh"
-
-
-def test_grid_engine_refuses_with_a_sentence() -> None:
-    with pytest.raises(SubmissionError, match="on Grid Engine each task is a job of its own; remove `pack`"):
-        bundled(sge, ONE_GPU_EACH)
 
 
 def test_what_runs_at_once_is_fitted_to_small_nodes() -> None:

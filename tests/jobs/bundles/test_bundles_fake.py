@@ -11,7 +11,6 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
-from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
@@ -65,8 +64,7 @@ def test_tasks_that_are_ready_together_are_one_submission_and_each_has_its_own_o
     fake.finish("c", "1")
     assert all_succeed(fake, [handles[0], handles[2]])
     end(fake, handles[1], 1)
-    outcome = fake.outcome(handles[1], 10)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert fake.failure(handles[1], 10).cause is Cause.EXCEPTION
     assert handles[3].outcome is None
     fake.finish("d", "1")
     assert all_succeed(fake, [handles[3]])
@@ -149,8 +147,7 @@ def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_on
     fake.clock.go_on(5.0)
     assert fake.calls("scancel") == [], "the other one waits for its turn, and has need of the job"
     end(fake, handles[0], 137)
-    outcome = fake.outcome(handles[0], 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.STALLED
+    assert fake.failure(handles[0], 5).cause is Cause.STALLED
     begin(fake, handles[1])
     fake.eventually(lambda: fake.calls("scancel"))
     assert fake.calls("scancel")[0].split()[-1] == "1"

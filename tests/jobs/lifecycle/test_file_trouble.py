@@ -151,10 +151,12 @@ def test_an_order_cancelled_before_its_submission_has_its_outcome_once_that_can_
     faults.end()
     outcomes = [fake.outcome(handle, 10) for handle in waiting]
     assert [isinstance(one, Failure) and one.cause for one in outcomes] == [Cause.DRIVER_CANCELLED] * 2
-    assert len(fake.calls("sbatch")) == 1
+    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
 
 
-def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, work: Work, faults: Faults) -> None:
+def test_a_claim_that_cannot_be_read_ends_no_driver_and_hides_no_other_result(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()
     manager = fake.manager()
@@ -163,11 +165,14 @@ def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, 
     faults.begin(errno.ESTALE, "claim_owner", "close_unclaimed")
     fake.finish("a", "1")
     manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    good = fake.submitted(work.order("b"), manager)
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
     fake.clock.go_on(5)
     assert manager.stopping is None and handle.outcome is None
     faults.end()
     assert isinstance(fake.outcome(handle, 5), Success)
-    assert len(fake.calls("sbatch")) == 1
+    assert len(fake.calls("sbatch")) == 2
 
 
 def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, work: Work) -> None:
@@ -180,8 +185,7 @@ def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, w
     fake.finish("a", "1")
     fake.clock.go_on(PATIENCE.lasting_trouble - 1)
     assert bad.outcome is None
-    outcome = fake.outcome(bad, 5)
-    assert isinstance(outcome, Failure) and "Permission denied" in outcome.message
+    assert "Permission denied" in fake.failure(bad, 5).message
     fake.finish("b", "2")
     assert isinstance(fake.outcome(good, 5), Success)
 
@@ -194,8 +198,7 @@ def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go
     manager = fake.manager()
     bad = manager.submit(work.order("a", rule="bad"))
     fake.submitted(work.order("b"), manager)
-    outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
-    assert isinstance(outcome, Failure) and "File exists" in outcome.message
+    assert "File exists" in fake.failure(bad, PATIENCE.lasting_trouble + 5).message
     assert len(fake.calls("sbatch")) == 1
     assert [job.state for job in manager._jobs.values()] == [JobState.QUEUED] and not manager._ready
 
@@ -213,8 +216,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
         fake.set_state("FAILED")
         fake.clock.go_on(10 * PATIENCE.latency_wait)
         assert handle.outcome is None
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert fake.failure(handle, 5).cause is Cause.EXCEPTION
     assert len(fake.calls("sbatch")) == 1
 
 
@@ -264,8 +266,7 @@ def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) ->
     handle = fake.submitted(work.order("a", is_complete=lambda: True))
     fake.finish("a", "1", outcome="error", exception="HealthCheckError: all NaN")
     fake.set_state("FAILED")
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert fake.failure(handle, 5).cause is Cause.EXCEPTION
 
 
 def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
@@ -301,25 +302,11 @@ def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(
     assert store.close_unclaimed("a")
 
 
-def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, work: Work, faults: Faults) -> None:
-    fake.misbehave("sbatch", "take-then-fail")
-    fake.forget_jobs()
-    manager = fake.manager()
-    bad = manager.submit(work.order("a"))
-    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
-    faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
-    fake.finish("a", "1")
-    good = fake.submitted(work.order("b"), manager)
-    fake.finish("b", "2")
-    assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
-
-
 def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_down_afterwards(
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     manager = fake.manager()
-    handles = [manager.submit(work.order(name)) for name in "abc"]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.all_submitted("abc", manager)
     faults.begin(errno.EDQUOT, "close", "save")
     threading.Timer(1.5, faults.end).start()
     assert manager.cancel_all() == 3
@@ -330,8 +317,7 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     fake: FakeCluster, work: Work, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = fake.manager(patience=replace(PATIENCE, writing_down=0.0))
-    handles = [manager.submit(work.order(name)) for name in "abc"]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.all_submitted("abc", manager)
     faults.begin(errno.EDQUOT, "close", "save")
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
@@ -358,15 +344,11 @@ def test_a_damaged_record_of_a_job_whose_workers_are_left_stops_no_other_job(fak
 
 
 def test_a_damaged_record_ends_its_own_task_alone_and_says_what_to_do(fake: FakeCluster, work: Work) -> None:
-    first = fake.manager()
-    task = fake.submitted(work.order("a"), first).task
-    fake.submitted(work.order("b"), first)
-    first.detach()
-    damage(first, task)
+    first = fake.left_behind(*"ab")
+    damage(first, next(record.task for record in first.store.all() if record.wildcards == {"name": "a"}))
     manager = fake.manager()
     bad, good = manager.submit(work.order("a")), manager.submit(work.order("b"))
-    outcome = fake.outcome(bad, 5)
-    assert isinstance(outcome, Failure) and "is not a record of a submission" in outcome.words
+    assert "is not a record of a submission" in fake.failure(bad, 5).words
     fake.finish("b", "2")
     assert isinstance(fake.outcome(good, 5), Success)
 
@@ -374,10 +356,7 @@ def test_a_damaged_record_ends_its_own_task_alone_and_says_what_to_do(fake: Fake
 def test_a_damaged_record_keeps_no_job_of_an_earlier_driver_from_being_cancelled(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = fake.manager()
-    for name in "abc":
-        fake.submitted(work.order(name), first)
-    first.detach()
+    first = fake.left_behind(*"abc")
     damage(first)
     assert fake.manager().cancel_all() == 3
     assert f"{DAMAGED}.json is not a record" in caplog.text

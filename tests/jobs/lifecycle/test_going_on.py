@@ -8,11 +8,9 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.errors import Failure
-from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions, directives
 from espo_luigi.jobs.settings import BatchSettings, Site
@@ -37,23 +35,6 @@ def test_who_completes_blocks_is_submitted_again_with_the_same_time_any_number_o
 @pytest.mark.parametrize("cause", [Cause.EXCEPTION, Cause.CANCELLED, Cause.MEMORY, Cause.CRASHED])
 def test_completed_blocks_excuse_no_other_end(cause: Cause) -> None:
     assert next_record(RECORD, cause, STRICT, progressed=True) is None
-
-
-@pytest.mark.parametrize(
-    ("phase", "outcome", "cause"),
-    [
-        (Phase.FAILED, "preempted", Cause.PREEMPTED),
-        (Phase.FAILED, "time limit", Cause.TIMEOUT),
-        (Phase.PREEMPTED, "time limit", Cause.PREEMPTED),
-        (Phase.TIMEOUT, "preempted", Cause.TIMEOUT),
-        (Phase.CANCELLED, "preempted", Cause.CANCELLED),
-        (None, "preempted", Cause.PREEMPTED),
-    ],
-)
-def test_the_job_says_why_it_ended_where_the_scheduler_does_not(
-    phase: Phase | None, outcome: str, cause: Cause
-) -> None:
-    assert cause_of(phase, {"outcome": outcome}, "", False) is cause
 
 
 def ran_out_of_time(fake: FakeCluster, work: Work, handle: Handle, job_id: int, blocks: int, killed: bool) -> None:
@@ -91,8 +72,8 @@ def test_without_progress_a_job_gets_more_time_until_there_are_no_more_tries(fak
     ran_out_of_time(fake, work, handle, 1, blocks=3, killed=True)
     ran_out_of_time(fake, work, handle, 2, blocks=0, killed=True)
     ran_out_of_time(fake, work, handle, 3, blocks=0, killed=False)
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and (outcome.cause, outcome.attempts) == (Cause.TIMEOUT, 2)
+    failure = fake.failure(handle, PATIENCE.latency_wait + 5)
+    assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 2)
     assert asked_minutes(fake) == [180, 180, 270]
 
 

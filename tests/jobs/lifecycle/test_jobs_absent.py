@@ -6,10 +6,9 @@ import json
 import time
 
 import pytest
-from fake_cluster import PATIENCE, FakeCluster, has_id
+from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.schedulers import slurm
@@ -20,9 +19,7 @@ from espo_luigi.jobs.settings import BatchSettings
 def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = fake.manager()
-    handles = [manager.submit(work.order(name)) for name in "ab"]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    handles = fake.all_submitted("ab")
     fake.misbehave("squeue", "fail slurm_load_jobs error: Unable to contact slurm controller")
     fake.clock.go_on(PATIENCE.absent_after + 1)
     fake.finish("a", "1")
@@ -37,17 +34,14 @@ def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time
     handle = fake.submitted(work.order("a"))
     fake.forget_jobs()
     began = fake.clock.now()
-    outcome = fake.outcome(handle, 20)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.LOST
+    assert fake.failure(handle, 20).cause is Cause.LOST
     assert fake.clock.now() - began >= PATIENCE.absent_after
 
 
 def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_again(
     fake: FakeCluster, work: Work
 ) -> None:
-    first = fake.manager()
-    fake.eventually(has_id(first.submit(work.order("a"))))
-    first.detach()
+    fake.left_behind("a")
     fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
     fake.forget_jobs()
     second = fake.manager(retries=1)
@@ -85,8 +79,7 @@ def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: W
     fake.clock.go_on(0.5)
     assert handle.outcome is None
     (fake.folder / "sacct.says").write_text(f"1|TIMEOUT|0:0|n1|2026-01-01T10:00:00|{name}\n")
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 3)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.TIMEOUT
+    assert fake.failure(handle, PATIENCE.latency_wait + 3).cause is Cause.TIMEOUT
 
 
 def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
@@ -120,5 +113,4 @@ def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake:
     fake.set_state("PENDING", "PartitionTimeLimit")
     fake.eventually(lambda: bool(fake.calls("scancel")))
     fake.forget_jobs()
-    outcome = fake.outcome(handle, PATIENCE.absent_after + 65)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.HOPELESS, outcome
+    assert fake.failure(handle, PATIENCE.absent_after + 65).cause is Cause.HOPELESS

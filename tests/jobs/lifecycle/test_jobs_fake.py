@@ -39,9 +39,7 @@ def test_a_job_that_sbatch_takes_with_a_warning_and_a_banner_is_followed_at_once
     fake: FakeCluster, work: Work, says: str
 ) -> None:
     fake.misbehave("sbatch", f"say {says}")
-    manager = fake.manager(poll_seconds=30.0)
-    handles = [manager.submit(work.order(name)) for name in "abc"]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles), 3)
+    handles = fake.all_submitted("abc", poll_seconds=30.0)
     for number, name in enumerate("abc", 1):
         fake.finish(name, str(number))
     assert [type(fake.outcome(handle, 5)) for handle in handles] == [Success] * 3
@@ -86,8 +84,7 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
         raise RuntimeError("no")
 
     monkeypatch.setattr(manager, "_cycle", broken)
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.INTERNAL
+    assert fake.failure(handle, 5).cause is Cause.INTERNAL
     assert fake.calls("scancel") == []
 
 
@@ -130,9 +127,7 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
 def test_an_account_without_time_is_named_once_for_all_jobs(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = fake.manager()
-    handles = [manager.submit(work.order(name)) for name in "abc"]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    handles = fake.all_submitted("abc")
     fake.set_state("PENDING", "AssocGrpCPUMinutesLimit")
     fake.clock.go_on(5)
     assert caplog.text.count("AssocGrpCPUMinutesLimit): your account's time on this cluster is used up") == 1
@@ -213,13 +208,6 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
     assert [sum(text in line for line in warned) for text in (down, full, "takes jobs again")] == [1, 1, 1], warned
 
 
-def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
-    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
-    outcome = fake.manager(retries=5).submit(work.order("a")).wait(60)
-    assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
-    assert len(fake.calls("sbatch")) == 1
-
-
 def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environment_says(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,15 +219,6 @@ def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environ
     commands.cancel(["1"])
     for command in ("squeue", "sacct", "scancel"):
         assert f"--user={os.getuid()}" in fake.calls(command)[0].split()
-
-
-def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"))
-    fake.set_state("COMPLETED")
-    fake.clock.go_on(PATIENCE.latency_wait / 2)
-    assert handle.outcome is None
-    fake.finish("a", "1")
-    assert isinstance(fake.outcome(handle, 5), Success)
 
 
 def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake: FakeCluster, work: Work) -> None:
@@ -254,8 +233,7 @@ def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake:
     fake.finish("a", "1")
     fake.finish("b", "2")
     assert isinstance(fake.outcome(late, 5), Success) and fake.clock.now() > finished[0] + PATIENCE.latency_wait / 2
-    outcome = fake.outcome(never, 10)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_OUTPUT
+    assert fake.failure(never, 10).cause is Cause.NO_OUTPUT
 
 
 def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> None:
@@ -286,8 +264,8 @@ def test_a_job_that_failed_for_good_is_not_left_to_a_queue_that_starts_it_again(
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     fake.clock.go_on(0.5)
     fake.set_state("PENDING", held)
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION and "ValueError: no" in outcome.message
+    failure = fake.failure(handle, 5)
+    assert failure.cause is Cause.EXCEPTION and "ValueError: no" in failure.message
     fake.eventually(lambda: fake.calls("scancel"))
     assert fake.calls("scancel")[0].split()[-1] == "1" and len(fake.calls("sbatch")) == 1
     assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
@@ -301,8 +279,7 @@ def test_a_job_that_failed_before_it_was_seen_to_run_was_not_queued_again(fake: 
     fake.clock.go_on(5)
     fake.behave("squeue")
     fake.set_state("FAILED")
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert fake.failure(handle, 5).cause is Cause.EXCEPTION
     fake.clock.go_on(5)
     assert not fake.calls("scancel")
 
@@ -320,22 +297,6 @@ def test_a_colleagues_job_that_a_listing_of_ones_own_lacks_is_asked_for_by_id(fa
     assert isinstance(fake.outcome(handle, 5), Success) and len(fake.calls("sbatch")) == 1
 
 
-def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"), retries=3, command_seconds=2.0)
-    fake.misbehave("squeue", "hang")
-    fake.finish("a", "1", outcome="error", exception="ValueError: no")
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
-
-
-def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"))
-    fake.set_state("DREAMING_AGAIN")
-    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
-    row = fake.managers[0]._jobs[handle.task].row
-    assert row is not None and row.state == "DREAMING_AGAIN"
-
-
 def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"))
     fake.set_state("PENDING", "launch failed requeued held")
@@ -349,8 +310,7 @@ def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: F
     fake.eventually(has_id(first))
     fake.eventually(has_id(second))
     manager.cancel(first.order.id)
-    outcome = fake.outcome(first, 10)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
+    assert fake.failure(first, 10).cause is Cause.DRIVER_CANCELLED
     assert len(fake.calls("scancel")) == 1 and len(fake.calls("sbatch")) == 2
     assert second.outcome is None
     # Given again, it is a new order.
@@ -382,16 +342,6 @@ def test_a_job_that_is_to_be_cancelled_as_the_driver_ends_is_not_left_to_the_nex
     assert len(fake.calls("scancel")) == 1
 
 
-def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(max_jobs=1)
-    first, second = (manager.submit(work.order(name)) for name in "ab")
-    fake.eventually(has_id(first))
-    manager.cancel(second.order.id)
-    outcome = fake.outcome(second, 10)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
-    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
-
-
 def test_a_request_that_comes_after_the_end_has_its_outcome_at_once(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
     before = fake.submitted(work.order("a"), manager)
@@ -405,18 +355,14 @@ def test_a_request_that_comes_after_the_end_has_its_outcome_at_once(fake: FakeCl
 def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = fake.manager()
-    for name in "ab":
-        fake.eventually(has_id(first.submit(work.order(name))))
-    first.detach()
+    fake.left_behind(*"ab")
     second = fake.manager()
     handle = second.submit(work.order("b"))
     fake.eventually(lambda: handle.progress.message.startswith("PENDING"))
     assert second.cancel_all() == 2
     assert {line.split("|")[1] for line in (fake.folder / "jobs").read_text().splitlines()} == {"CANCELLED"}
     assert "cancelled 2 job(s)" in caplog.text
-    outcome = fake.outcome(handle, 1)
-    assert isinstance(outcome, Failure) and outcome.message.startswith("rule (name=b) failed: ")
+    assert fake.failure(handle, 1).message.startswith("rule (name=b) failed: ")
 
 
 def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle(fake: FakeCluster, work: Work) -> None:
@@ -467,8 +413,7 @@ def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Wor
     fake.eventually(lambda: has_id(bad)() and has_id(good)())
     fake.finish("a", "1")
     fake.finish("b", "2")
-    outcome = fake.outcome(bad, 5)
-    assert isinstance(outcome, Failure) and "no such store" in outcome.message
+    assert "no such store" in fake.failure(bad, 5).message
     assert isinstance(fake.outcome(good, 5), Success)
 
 
@@ -477,8 +422,7 @@ def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: 
     manager = fake.manager()
     handle = fake.submitted(work.order("a"), manager)
     assert request_stop(manager.store.folder, "detach")
-    outcome = fake.outcome(handle, 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.DETACHED
+    assert fake.failure(handle, 5).cause is Cause.DETACHED
 
 
 @pytest.mark.parametrize("file", ["control", "driver.lock"])

@@ -16,9 +16,7 @@ ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
 
 def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
-    manager = fake.manager(**settings, stall_timeout_seconds=3.0)
-    handles = [manager.submit(work.order(name)) for name in names]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    handles = fake.all_submitted(names, **settings, stall_timeout_seconds=3.0)
     fake.set_state("RUNNING")
     fake.eventually(lambda: all(handle.progress.state == "running" for handle in handles))
     return handles

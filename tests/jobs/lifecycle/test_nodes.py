@@ -8,9 +8,7 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
-from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.lifecycle.submit import NodeWatch
 from espo_luigi.jobs.resources import GIB, JobOptions
@@ -73,14 +71,9 @@ def test_a_node_where_jobs_end_at_once_costs_no_task_more_than_one_job(
     assert all(isinstance(handle.outcome, Success) for handle in nodes.handles)
     assert len(nodes.started) <= 24
     assert caplog.text.count("node n1: jobs of 3 tasks ended there at once") == 1
-
-
-def test_a_node_known_as_broken_gets_no_further_job_of_the_run(fake: FakeCluster, work: Work) -> None:
-    nodes = Nodes(fake, ["n1", "n2"], broken={"n1"})
-    run_tasks(fake, work, nodes, n_tasks=3, seconds=60)
-    assert nodes.started.count("n1") == 3
+    n_calls = len(fake.calls("sbatch"))
     nodes.handles = [*nodes.handles, fake.managers[0].submit(work.order("later"))]
-    fake.eventually(lambda: len(fake.calls("sbatch")) == 7)
+    fake.eventually(lambda: len(fake.calls("sbatch")) > n_calls)
     assert excluded_by(fake.calls("sbatch")[-1]) == ["n1"]
 
 
@@ -98,20 +91,6 @@ def test_where_all_jobs_end_at_once_submission_is_held_and_one_job_is_tried_at_a
     go_on(fake, nodes, seconds=1000, step=5.0)
     assert all(isinstance(handle.outcome, Success) for handle in nodes.handles)
     assert "submission goes on" in caplog.text
-
-
-def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(retries=2)
-    handle = fake.submitted(work.order("a"), manager)
-    fake.set_state("FAILED")
-    fake.misbehave(
-        "sbatch", "fail sbatch: error: Batch job submission failed: Requested node configuration is not available"
-    )
-    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
-    assert excluded_by(fake.calls("sbatch")[1]) == ["n1"]
-    fake.behave("sbatch")
-    fake.eventually(lambda: handle.progress.job_id == "2")
-    assert excluded_by(fake.calls("sbatch")[-1]) == []
 
 
 def test_a_node_where_a_job_did_well_is_not_suspected_for_what_came_before() -> None:
@@ -202,13 +181,6 @@ def test_a_job_from_before_the_trouble_does_not_end_it() -> None:
     assert not watch.in_trouble
 
 
-@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.LOST, Cause.STALLED, Cause.NODE])
-def test_after_an_end_without_a_traceback_the_task_goes_to_another_node(cause: Cause) -> None:
-    record = Record("run.rule.x", "rule", {}, GIB, 60, "log", exclude=("n7",))
-    following = next_record(record, cause, BatchSettings(retries=1), "n2")
-    assert following is not None and following.exclude == ("n2", "n7")
-
-
 def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: FakeCluster, work: Work) -> None:
     request = work.order("a", memory_bytes=100 * GIB, time_minutes=100)
     first = fake.manager(memory_cap_bytes=140 * GIB, retries=3)
@@ -232,8 +204,7 @@ def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, 
     refusal = "sbatch: error: Memory specification can not be satisfied"
     fake.misbehave("sbatch", f"fail {refusal}")
     fake.set_state("OUT_OF_MEMORY")
-    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
-    assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
+    assert fake.failure(handle, PATIENCE.latency_wait + 5).cause is Cause.REFUSED
     record = first.store.load(handle.task)
     assert record is not None and record.memory_bytes == 150 * GIB
     assert first.submitter.first_record(handle.task, request, record).memory_bytes == 100 * GIB

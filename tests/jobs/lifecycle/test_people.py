@@ -23,7 +23,7 @@ from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_jobs
-from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.local import Forks, LocalEngine
@@ -79,9 +79,7 @@ def test_a_job_that_survived_its_cancellation_is_taken_over(fake: FakeCluster, w
 def test_a_renamed_job_is_followed_and_cancelled_by_its_id(
     fake: FakeCluster, work: Work, state: str, name: str
 ) -> None:
-    manager = fake.manager()
-    handle, other = manager.submit(work.order("a")), manager.submit(work.order("b"))
-    fake.eventually(lambda: has_id(handle)() and has_id(other)())
+    handle, other = fake.all_submitted("ab", manager := fake.manager())
     fake.rename(name)
     fake.set_state(state)
     fake.eventually(lambda: handle.progress.message.startswith(f"{state}, job" if state == "PENDING" else "job"))
@@ -104,9 +102,7 @@ def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeClu
 def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_cancelled(
     fake: FakeCluster, work: Work
 ) -> None:
-    first = fake.manager()
-    fake.eventually(has_id(first.submit(work.order("a"))))
-    first.detach()
+    first = fake.left_behind("a")
     fake.rename("thesis")
     assert cancel_jobs(first.store, first.commands) == 0
     assert fake.calls("scancel") == []
@@ -116,16 +112,13 @@ def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_
 def test_a_later_driver_follows_a_renamed_job_only_if_it_has_claimed_its_work(
     fake: FakeCluster, work: Work, claimed: bool
 ) -> None:
-    first = fake.manager()
-    handle = first.submit(work.order("a"))
-    fake.eventually(has_id(handle))
-    first.detach()
+    first = fake.left_behind("a")
     if claimed:
         (record,) = first.store.all()
         first.store.claim_path(record.name).write_text(f"{record.job_id}\n")
     fake.rename("thesis")
     second = fake.manager(retries=1)
-    handle = second.submit(work.order("a"))
+    second.submit(work.order("a"))
     fake.clock.go_on(PATIENCE.absent_after + PATIENCE.settle + 1)
     fake.eventually(lambda: len(fake.calls("sbatch")) == (1 if claimed else 2))
     second.cancel_all()
@@ -169,29 +162,6 @@ def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path
     commands = HalfDeaf(store)
     assert cancel_jobs(store, cast("Commands", commands), records) == 2
     assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
-
-
-@pytest.mark.parametrize(
-    ("phase", "outcome", "cause"),
-    [
-        (Phase.CANCELLED, None, Cause.DRIVER_CANCELLED),
-        (Phase.CANCELLED, "stopped", Cause.DRIVER_CANCELLED),
-        (None, "stopped", Cause.DRIVER_CANCELLED),
-        # It went on in spite of the intent, and ended for a reason of its own.
-        (Phase.FAILED, "error", Cause.EXCEPTION),
-        (Phase.MEMORY, None, Cause.MEMORY),
-        (Phase.FAILED, None, Cause.CRASHED),
-    ],
-)
-def test_what_ended_a_job_that_a_driver_was_cancelling(phase: Phase | None, outcome: str | None, cause: Cause) -> None:
-    result = {"outcome": outcome} if outcome else None
-    assert cause_of(phase, result, Cause.DRIVER_CANCELLED.value, False) is cause
-
-
-def test_somebody_elses_cancellation_is_still_final() -> None:
-    assert cause_of(Phase.CANCELLED, None, "", False) is Cause.CANCELLED
-    record = Record("t", "rule", {}, memory_bytes=1, time_minutes=1, log_pattern="")
-    assert next_record(record, Cause.CANCELLED, BatchSettings(retries=3)) is None
 
 
 def taken_over(folder: Path, name: str = "driver.lock") -> None:
@@ -322,9 +292,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
 
 def finished_under(fake: FakeCluster, work: Work, outcome: str, **more: Any) -> list[str]:
     """An earlier driver's job ended so; return what the next driver, who takes it over, wrote of orders."""
-    first = fake.manager()
-    fake.eventually(has_id(first.submit(work.order("a"))))
-    first.detach()
+    fake.left_behind("a")
     fake.finish("a", "1", outcome=outcome, exception="ConfigurationChangedError: A, B")
     fake.set_state("COMPLETED" if outcome == "success" else "FAILED")
     orders: list[str] = []

@@ -14,6 +14,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
     Cause,
+    cause_of,
     cause_to_cancel,
     next_record,
     step,
@@ -224,7 +225,67 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
     following = next_record(replace(RECORD, uncharged=5), cause, BatchSettings(retries=1), "n1")
     found = following and (following.attempt, following.uncharged, following.exclude)
     assert found == FOLLOWS[cause]
-    assert following is None or following.history[-1]["ended"] == cause.value
+    if following is not None:
+        assert following.history[-1]["ended"] == cause.value
+        # Retries are counted.
+        assert following.attempt == 1 or next_record(following, cause, BatchSettings(retries=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "ending", "cause"),
+    [
+        # The scheduler's word goes before the job's own, and a driver's own ending before both.
+        (Phase.FAILED, "error", "", Cause.EXCEPTION),
+        (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
+        (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
+        (Phase.CANCELLED, "error", "", Cause.CANCELLED),
+        (Phase.CANCELLED, None, "", Cause.CANCELLED),
+        (Phase.CANCELLED, None, "stalled", Cause.STALLED),
+        (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
+        (Phase.CANCELLED, None, "node", Cause.NODE),
+        (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
+        (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
+        (Phase.COMPLETED, None, "", Cause.CRASHED),
+        (Phase.FAILED, "input", "", Cause.INPUT),
+        (Phase.FAILED, "files", "", Cause.FILES),
+        (None, "files", "", Cause.FILES),
+        (None, "input", "", Cause.INPUT),
+        (Phase.FAILED, "memory", "", Cause.MEMORY),
+        (Phase.FAILED, "stopped", "", Cause.CRASHED),
+        (None, "error", "", Cause.EXCEPTION),
+        # The job says why it ended where the scheduler does not.
+        (Phase.FAILED, "preempted", "", Cause.PREEMPTED),
+        (Phase.FAILED, "time limit", "", Cause.TIMEOUT),
+        (Phase.PREEMPTED, "time limit", "", Cause.PREEMPTED),
+        (Phase.TIMEOUT, "preempted", "", Cause.TIMEOUT),
+        (Phase.CANCELLED, "preempted", "", Cause.CANCELLED),
+        (None, "preempted", "", Cause.PREEMPTED),
+        # A driver was cancelling the job.
+        (Phase.CANCELLED, None, "driver_cancelled", Cause.DRIVER_CANCELLED),
+        (Phase.CANCELLED, "stopped", "driver_cancelled", Cause.DRIVER_CANCELLED),
+        (None, "stopped", "driver_cancelled", Cause.DRIVER_CANCELLED),
+        # It went on in spite of the intent, and ended for a reason of its own.
+        (Phase.FAILED, "error", "driver_cancelled", Cause.EXCEPTION),
+        (Phase.MEMORY, None, "driver_cancelled", Cause.MEMORY),
+        (Phase.FAILED, None, "driver_cancelled", Cause.CRASHED),
+    ],
+)
+def test_why_a_job_ended(phase: Phase | None, outcome: str | None, ending: str, cause: Cause) -> None:
+    assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"),
+    # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
+    [
+        (Phase.CANCELLED, Cause.CANCELLED),
+        (Phase.FAILED, Cause.MEMORY),
+        (None, Cause.MEMORY),
+        (Phase.MEMORY, Cause.MEMORY),
+    ],
+)
+def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(phase: Phase | None, cause: Cause) -> None:
+    assert cause_of(phase, None, "", log_says_memory=True) is cause
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -15,9 +15,7 @@ from job_work import Work
 from real_clusters import (
     MIB,
     at_work,
-    check_a_hanging_job,
     check_an_absence,
-    check_an_exception,
     check_ends_without_a_result,
     failure_of,
     job_id_of,
@@ -103,7 +101,11 @@ def test_a_job_has_its_drivers_environment_and_no_other_account_sees_it(
 def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
-    check_an_exception(work, cluster)
+    with running(work, cluster, retries=3) as manager:
+        failure = failure_of(manager.submit(work.order("a", "fail")))
+    assert failure.cause is Cause.EXCEPTION
+    assert "no such model" in failure.message and str(failure.log_path) in failure.message
+    assert len(work.starts()) == 1
 
 
 @pytest.mark.parametrize("how", ["memory", "memory of many"])
@@ -153,7 +155,11 @@ def test_a_job_deleted_before_it_starts_is_not_retried(work: Work, cluster: Thro
 def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
-    check_a_hanging_job(work, cluster)
+    with running(work, cluster, retries=1, stall_timeout_seconds=4.0) as manager:
+        outcome = success_of(manager.submit(work.order("a", ["hang", "succeed"])))
+    assert outcome.attempts == 2
+    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
+    assert "in _beat" in first.read_text(), "the stack of the hanging function"
 
 
 def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attempt(
@@ -167,7 +173,7 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
         eventually(lambda: len(work.starts()) == 3)
         said = [path.read_text() for path in (work.state_dir / "claims").glob("*.start")]
         work.end("a")
-        outcome = success_of(handle, 40)
+        outcome = success_of(handle)
     assert outcome.attempts == 1
     assert len(set(work.starts())) == 1
     assert len(said) == 1, "Grid Engine says RESTARTED=1 each time: the script has words of its own"
@@ -182,7 +188,7 @@ def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster:
         time.sleep(7.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
         work.end("a")
-        success_of(handle, 40)
+        success_of(handle)
     assert len(work.starts()) == 1
 
 
@@ -214,7 +220,7 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_at_once(work: Work, clus
         eventually(lambda: handle.progress.job_id is not None)
         shutil.rmtree(work.folder / "sge_logs")
         cluster.run("qmod", "-e", "*")
-        failure = failure_of(handle, 30)
+        failure = failure_of(handle)
     assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
     assert "Eqw (opening input/output file, " in failure.message
     assert work.starts() == []

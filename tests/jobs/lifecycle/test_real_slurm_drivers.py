@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,21 +9,16 @@ from pathlib import Path
 import pytest
 from job_work import Work
 from real_clusters import (
-    MIB,
-    at_work,
-    code_of,
     echoed,
     failure_of,
     left_behind,
     running,
-    start_driver,
     success_of,
     timed_out_job,
 )
-from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.errors import Failure, SubmissionError
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -45,23 +38,11 @@ def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.Tem
         yield handle
 
 
-def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting, retries=5, memory_cap_bytes=50 * MIB) as manager:
-        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, memory_bytes=50 * MIB)))
-    assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
-
-
-def test_memory_larger_than_any_node_fails_at_once(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        failure = failure_of(manager.submit(work.order("a", memory_bytes=10**15)), 5)
-    assert failure.cause is Cause.REFUSED and "not available" in failure.message
-
-
 def test_a_time_that_the_partition_never_grants_does_not_wait_for_ever(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     with running(work, without_accounting) as manager:
-        failure = failure_of(manager.submit(work.order("a", time_minutes=60 * 24 * 30)), 30)
+        failure = failure_of(manager.submit(work.order("a", time_minutes=60 * 24 * 30)))
     assert failure.cause in (Cause.HOPELESS, Cause.REFUSED)
     assert "PartitionTimeLimit" in failure.message or "time limit" in failure.message
 
@@ -82,7 +63,7 @@ def test_no_more_jobs_are_in_flight_than_allowed(work: Work, without_accounting:
 
 
 @pytest.mark.parametrize(
-    "text", ["a'b", 'a"b', "a b", "$(touch pwned)", "`touch pwned`", "${HOME}", "a;b#c", "é漢🌧", "-x", "\\", "%j"]
+    "text", ["a'b\"c $(touch pwned) `touch pwned` ${HOME};#c é漢🌧 %j", "-x", "\\"], ids=["all", "option", "backslash"]
 )
 def test_hostile_text_in_every_value_reaches_the_job_as_it_is(
     work: Work, without_accounting: ThrowawayCluster, tmp_path: Path, text: str
@@ -93,63 +74,18 @@ def test_hostile_text_in_every_value_reaches_the_job_as_it_is(
     assert not list(tmp_path.rglob("pwned"))
 
 
-@pytest.mark.parametrize("name", ["partition", "account", "constraint", "qos", "nodelist", "gres", "licenses"])
 def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
-    work: Work, without_accounting: ThrowawayCluster, name: str
-) -> None:
-    with running(work, without_accounting) as manager:
-        handle = manager.submit(work.order("a", options=SlurmOptions(**{name: '$(touch pwned) "; touch pwned #'})))
-        outcome = handle.wait(20)
-    # Without accounting, Slurm ignores an account or a QOS, whatever its name.
-    assert isinstance(outcome, Success if name in ("account", "qos") else Failure), outcome
-    assert not list(work.folder.rglob("pwned"))
-
-
-def test_a_newline_is_refused_before_anything_is_submitted(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        with pytest.raises(SubmissionError, match="control character"):
-            manager.submit(work.order("a", options=SlurmOptions(qos="x\n#SBATCH --wrap=id")))
-        assert manager.commands.counts["sbatch"] == 0
-
-
-def test_a_second_driver_is_refused_with_the_first_ones_host_and_pid(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    first = start_driver(work, without_accounting, jobs=1, seconds=300)
-    eventually(lambda: bool(work.starts()))
-    second = start_driver(work, without_accounting, jobs=1, seconds=300)
-    assert second.wait(60) == 3
-    work.end("job00")
-    refused = json.loads(second.communicate()[0])["refused"]
-    assert f"process {first.pid} on " in refused
-    assert code_of(first) == 0
-    assert len(work.starts()) == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(
-    work: Work, without_accounting: ThrowawayCluster, number: signal.Signals
-) -> None:
-    cluster = without_accounting
-    other = cluster.run("sbatch", "--parsable", "--wrap=sleep 100", "--output=/dev/null").strip()
-    driver = start_driver(work, cluster, jobs=6, seconds=100)
-    eventually(lambda: len(work.starts()) == 6)
-    driver.send_signal(number)
-    assert (code_of(driver), json.loads(driver.communicate()[0])) == (130, {"cancelled": 6})
-    left = cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %j")
-    assert other in left
-    assert not [record for record in RecordStore(work.state_dir).all() if record.name in left]
-    cluster.run("scancel", other)
-
-
-def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accounting: ThrowawayCluster) -> None:
+    names = ("partition", "account", "constraint", "qos", "nodelist", "gres", "licenses")
+    hostile = '$(touch pwned) "; touch pwned #'
     with running(work, without_accounting) as manager:
-        handle = manager.submit(work.order("a", seconds=100))
-        eventually(at_work(handle))
-        assert request_stop(work.state_dir, "cancel")
-        assert failure_of(handle).cause is Cause.DRIVER_CANCELLED
-        manager.cancel_all()
-        assert manager.cancelled == 1
+        orders = [work.order(name, options=SlurmOptions(**{name: hostile})) for name in names]
+        outcomes = [handle.wait(60) for handle in [manager.submit(order) for order in orders]]
+    # Without accounting, Slurm ignores an account or a QOS, whatever its name.
+    kinds = {name: type(outcome) for name, outcome in zip(names, outcomes, strict=True)}
+    assert kinds == {name: Success if name in ("account", "qos") else Failure for name in names}
+    assert not list(work.folder.rglob("pwned"))
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:
@@ -168,7 +104,7 @@ def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(
         handles = [manager.submit(work.order(f"a{i}", seconds=2)) for i in range(40)]
         began = time.monotonic()
         for handle in handles:
-            success_of(handle, 60)
+            success_of(handle)
         polls = manager.commands.counts["squeue"]
     assert polls <= (time.monotonic() - began) / 1.0 + 3
     assert set(manager.commands.counts) <= {"sbatch", "squeue", "scancel"}

@@ -1,4 +1,4 @@
-"""The records of submissions, and the locks of drivers."""
+"""The records of submissions, and the claims of jobs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import contextlib
 import errno
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
-from espo_luigi.files import process_room, read_object, this_version
-from espo_luigi.jobs.lifecycle.control import request_stop, take_control
-from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
+from espo_luigi.files import this_version
+from espo_luigi.jobs.lifecycle.policy import Cause, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.settings import BatchSettings
 
 RECORD = Record(
@@ -38,29 +32,19 @@ def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:
     record = RECORD.next_submission("node", exclude=("n1",), job_id="7")
     store.save(record, durable=True)
     assert store.load(record.task) == record
-    assert list(store.all()) == [record]
-
-
-def test_a_task_without_submissions_has_no_record(store: RecordStore) -> None:
-    assert store.load("nothing") is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"task": "x"}'])
-def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, text: str) -> None:
-    store.save(RECORD)
-    (store.folder / "records" / f"{RECORD.task}.json").write_text(text)
-    with pytest.raises(JobError, match=r"squeue.*run\.Train\.0123"):
-        store.load(RECORD.task)
+    assert list(store.all()) == [record] and store.load("nothing") is None
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("bundle", None), ("submission", "x"), ("exclude", "n1"), ("wildcards", [])]
+    "damage",
+    ["", "{", "[]", '{"task": "x"}', {"bundle": None}, {"submission": "x"}, {"exclude": "n1"}, {"wildcards": []}],
 )
-def test_a_record_with_a_value_of_a_wrong_type_is_damaged(store: RecordStore, name: str, value: object) -> None:
+def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, damage: str | dict[str, Any]) -> None:
     store.save(RECORD)
     path = store.folder / "records" / f"{RECORD.task}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    with pytest.raises(JobError, match=f"{name} of a wrong type"):
+    is_typed = isinstance(damage, dict)
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage) if isinstance(damage, dict) else damage)
+    with pytest.raises(JobError, match="of a wrong type" if is_typed else r"squeue.*run\.Train\.0123"):
         store.load(RECORD.task)
 
 
@@ -196,34 +180,16 @@ def test_of_many_that_want_a_name_one_gets_it_whole(store: RecordStore) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_more_memory_is_given_up_to_its_cap_and_then_no_more() -> None:
-    second = next_record(RECORD, Cause.MEMORY, LIMITS)
-    assert second is not None and (second.memory_bytes, second.attempt) == (6 * GIB, 2)
-    third = next_record(second, Cause.MEMORY, LIMITS)
-    assert third is not None and third.memory_bytes == 8 * GIB
-    assert next_record(third, Cause.MEMORY, LIMITS) is None
-
-
-def test_more_time_is_given_up_to_its_cap_and_then_no_more() -> None:
-    second = next_record(RECORD, Cause.TIMEOUT, LIMITS)
-    assert second is not None and second.time_minutes == 90
-    third = next_record(second, Cause.TIMEOUT, LIMITS)
-    assert third is not None and third.time_minutes == 100
-    assert next_record(third, Cause.TIMEOUT, LIMITS) is None
-
-
 @pytest.mark.parametrize(
-    "cause", [Cause.EXCEPTION, Cause.INPUT, Cause.CANCELLED, Cause.DEADLINE, Cause.REFUSED, Cause.HOPELESS]
+    ("cause", "amounts"),
+    [(Cause.MEMORY, [(6 * GIB, 60), (8 * GIB, 60)]), (Cause.TIMEOUT, [(4 * GIB, 90), (4 * GIB, 100)])],
 )
-def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> None:
-    assert next_record(RECORD, cause, LIMITS) is None
-
-
-@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.FILES, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
-def test_retries_are_counted(cause: Cause) -> None:
-    second = next_record(RECORD, cause, BatchSettings(retries=1))
-    assert second is not None and second.attempt == 2
-    assert next_record(second, cause, BatchSettings(retries=1)) is None
+def test_more_is_given_up_to_its_cap_and_then_no_more(cause: Cause, amounts: list[tuple[int, int]]) -> None:
+    record, given = next_record(RECORD, cause, LIMITS), list[tuple[int, int]]()
+    while record is not None:
+        given.append((record.memory_bytes, record.time_minutes))
+        record = next_record(record, cause, LIMITS)
+    assert given == amounts
 
 
 def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> None:
@@ -233,50 +199,6 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         record = next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), f"n{number}")
     assert record is not None and (record.attempt, record.exclude) == (1, ("n1", "n2", "n3"))
     assert next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), "n4") is None
-
-
-@pytest.mark.parametrize(
-    ("phase", "outcome", "ending", "cause"),
-    [
-        (Phase.FAILED, "error", "", Cause.EXCEPTION),
-        (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
-        (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
-        (Phase.CANCELLED, "error", "", Cause.CANCELLED),
-        (Phase.CANCELLED, None, "stalled", Cause.STALLED),
-        (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
-        (Phase.CANCELLED, None, "node", Cause.NODE),
-        (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
-        (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
-        (Phase.COMPLETED, None, "", Cause.CRASHED),
-        (Phase.FAILED, "input", "", Cause.INPUT),
-        (Phase.FAILED, "files", "", Cause.FILES),
-        (None, "files", "", Cause.FILES),
-        (None, "input", "", Cause.INPUT),
-        (Phase.FAILED, "memory", "", Cause.MEMORY),
-        (Phase.FAILED, "stopped", "", Cause.CRASHED),
-        (None, "error", "", Cause.EXCEPTION),
-    ],
-)
-def test_slurms_word_goes_before_the_jobs_own(
-    phase: Phase | None, outcome: str | None, ending: str, cause: Cause
-) -> None:
-    assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
-
-
-@pytest.mark.parametrize(
-    ("phase", "ending", "cause"),
-    [
-        # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
-        (Phase.CANCELLED, "", Cause.CANCELLED),
-        (Phase.FAILED, "", Cause.MEMORY),
-        (None, "", Cause.MEMORY),
-    ],
-)
-def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(
-    phase: Phase | None, ending: str, cause: Cause
-) -> None:
-    assert cause_of(phase, None, ending, log_says_memory=True) is cause
-    assert cause_of(Phase.MEMORY, None, ending, log_says_memory=True) is Cause.MEMORY
 
 
 def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
@@ -292,184 +214,5 @@ def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer
     assert crashed is not None and pause_before(crashed, 60) == 0
 
 
-def _hold_lock(folder: Path, name: str = "driver.lock") -> subprocess.Popen[str]:
-    code = (
-        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
-        "DriverLock(Path(sys.argv[1]), name=sys.argv[2]).acquire(); print('held', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder), name], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-    return process
-
-
-def test_a_second_driver_is_refused_while_the_first_lives_and_let_in_once_it_is_dead(tmp_path: Path) -> None:
-    first = _hold_lock(tmp_path)
-    try:
-        with pytest.raises(SecondDriverError, match=f"process {first.pid} on {socket.gethostname()}"):
-            DriverLock(tmp_path).acquire()
-        assert DriverLock(tmp_path).holder() is not None
-    finally:
-        first.kill()
-        first.wait()
-    assert DriverLock(tmp_path).holder() is None
-    DriverLock(tmp_path).acquire()
-
-
-def test_a_process_that_got_the_dead_drivers_number_does_not_count(tmp_path: Path) -> None:
-    lock = {"host": socket.gethostname(), "pid": os.getppid(), "started": "1", "room": process_room()}
-    (tmp_path / "driver.lock").write_text(json.dumps(lock))
-    DriverLock(tmp_path).acquire()
-    assert json.loads((tmp_path / "driver.lock").read_text())["pid"] == os.getpid()
-
-
-def test_a_driver_on_another_host_counts_as_alive_until_its_lock_is_old(tmp_path: Path) -> None:
-    path = tmp_path / "driver.lock"
-    path.write_text(json.dumps({"host": "login2", "pid": 1, "started": "1"}))
-    with pytest.raises(SecondDriverError, match="login2"):
-        DriverLock(tmp_path).acquire()
-    os.utime(path, (time.time() - 1000, time.time() - 1000))
-    DriverLock(tmp_path).acquire()
-
-
-def test_a_driver_gets_all_the_folders_that_it_wants_or_none_and_leaves_nothing_in_them(tmp_path: Path) -> None:
-    def locks(*names: str) -> list[DriverLock]:
-        return [DriverLock(tmp_path / name, name=".espo-driver.lock") for name in names]
-
-    first = _hold_lock(tmp_path / "b", ".espo-driver.lock")
-    held = HeldLocks(on_lost=pytest.fail)
-    try:
-        with pytest.raises(SecondDriverError, match=rf"{tmp_path}/b: process {first.pid}"):
-            held.hold(*locks("b", "a"))
-        assert locks("a")[0].holder() is None
-    finally:
-        first.kill()
-        first.wait()
-    held.hold(*locks("b", "a"))
-    held.hold(*locks("b", "c"))
-    assert [lock.holder() is not None for lock in locks("a", "b", "c")] == [True] * 3
-    held.release()
-    assert [list((tmp_path / name).iterdir()) for name in "abc"] == [[], [], []]
-    held.hold(*locks("a"))
-    assert locks("a")[0].holder() is not None
-    held.release()
-
-
-def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.05)
-    lost: list[SecondDriverError] = []
-    held, path = HeldLocks(lost.append), tmp_path / "driver.lock"
-    held.hold(DriverLock(tmp_path))
-    os.utime(path, (time.time() - 1000, time.time() - 1000))
-    eventually(lambda: time.time() - path.stat().st_mtime < 500)
-    other = json.dumps({"host": "login2", "pid": 1, "started": "1"})
-    # Again and again: a refresh that has read the file just before would write over it.
-    eventually(lambda: path.write_text(other) and lost)
-    time.sleep(0.2)
-    assert [str(path) in str(error) for error in lost] == [True]
-    held.release()
-    assert "login2" in path.read_text()
-
-
-def test_a_lock_that_is_taken_over_while_its_driver_refreshes_it_has_one_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = DriverLock(tmp_path)
-    lock._mine |= {"host": "login2", "room": "elsewhere"}
-    lock.acquire()
-    takes = (
-        "import sys; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
-        "lock = DriverLock(Path(sys.argv[1]), stale_after_seconds=-1000)\nprint('now', flush=True)\nlock.acquire()"
-    )
-    others: list[subprocess.Popen[bytes]] = []
-
-    def read(path: Path) -> dict[str, Any] | None:
-        found = read_object(path)
-        others.append(subprocess.Popen([sys.executable, "-c", takes, str(tmp_path)], stdout=subprocess.PIPE))
-        assert others[0].stdout is not None
-        assert others[0].stdout.readline() == b"now\n"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            others[0].wait(2)
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr("espo_luigi.jobs.lock.read_object", lambda path: read(path) if not others else read_object(path))
-        lock.refresh()
-    assert others[0].wait(60) == 0
-    assert json.loads(lock.path.read_text())["pid"] == others[0].pid, "who was told that it has the lock has it"
-    assert not lock.refresh()
-
-
-def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:
-    lock = DriverLock(tmp_path)
-    lock.acquire()
-    assert lock.refresh()
-    other = json.dumps({"host": "login2", "pid": 1, "started": "1"})
-    (tmp_path / "driver.lock").write_text(other)
-    assert not lock.refresh()
-    lock.release()
-    assert (tmp_path / "driver.lock").read_text() == other, "another driver's lock is left alone"
-
-
-@pytest.mark.parametrize("text", [None, "", "{"])
-def test_a_lock_that_names_nobody_is_taken_back_by_the_driver_that_had_it(tmp_path: Path, text: str | None) -> None:
-    lock = DriverLock(tmp_path)
-    lock.acquire()
-    before = (tmp_path / "driver.lock").read_text()
-    (tmp_path / "driver.lock").unlink()
-    if text is not None:
-        (tmp_path / "driver.lock").write_text(text)
-    assert lock.refresh()
-    assert (tmp_path / "driver.lock").read_text() == before
-
-
-def test_a_lock_that_cannot_be_read_is_not_taken_for_anothers(tmp_path: Path) -> None:
-    lock = DriverLock(tmp_path)
-    lock.acquire()
-    (tmp_path / "driver.lock").unlink()
-    (tmp_path / "driver.lock").mkdir()
-    with pytest.raises(IsADirectoryError):
-        lock.refresh()
-
-
-def test_a_driver_that_does_not_take_a_request_to_stop_is_named_and_not_said_to_be_asked(tmp_path: Path) -> None:
-    (tmp_path / "driver.lock").write_text(json.dumps({"host": "login2", "pid": 77, "started": "1"}))
-    with pytest.raises(SubmissionError, match=r"process 77 on login2.*has not taken.*driver\.lock"):
-        request_stop(tmp_path, "cancel", timeout=0.3)
-    assert take_control(tmp_path) == "cancel", "if it lives after all, it finds the request"
-
-
-def test_a_driver_that_ends_before_it_takes_a_request_leaves_none_to_the_next(tmp_path: Path) -> None:
-    first = _hold_lock(tmp_path)
-    killer = threading.Timer(0.3, first.kill)
-    killer.start()
-    assert not request_stop(tmp_path, "cancel", timeout=1.0)
-    first.wait()
-    assert take_control(tmp_path) is None
-
-
 def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:
     assert len(winners_of("DriverLock(Path(sys.argv[1])).acquire()", str(tmp_path))) == 1
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{}",
-        json.dumps({"host": socket.gethostname()}),
-        '{"host": 5}',
-        '{"host": "\\u001b[2Jelsewhere", "pid": "x"}',
-        '{"host": "elsewhere", "pid": null}',
-    ],
-)
-def test_a_lock_that_does_not_say_who_holds_it_is_respected_until_it_is_old(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "driver.lock"
-    path.write_text(content)
-    with pytest.raises(
-        SecondDriverError, match=r"a driver already works in .*: process 0 on .*remove .*driver\.lock if you"
-    ):
-        DriverLock(tmp_path).acquire()
-    assert DriverLock(tmp_path).holder() is not None
-    os.utime(path, (0, 0))
-    DriverLock(tmp_path).acquire()

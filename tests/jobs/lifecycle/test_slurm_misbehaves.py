@@ -97,7 +97,7 @@ def test_an_epilog_that_goes_on_is_not_waited_for_once_the_result_is_there(
     with running(work, cluster) as manager:
         good, bad = manager.submit(work.order("good")), manager.submit(work.order("bad", "fail"))
         assert failure_of(bad, 20).cause is Cause.EXCEPTION
-        assert state_of(cluster, success_of(good, 20).job_id) == "COMPLETING"
+        assert state_of(cluster, success_of(good).job_id) == "COMPLETING"
 
 
 def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
@@ -107,7 +107,7 @@ def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
         handle = manager.submit(work.order("a", ["die", "succeed"]))
         eventually(lambda: handle.progress.job_id is not None)
         first = job_id_of(handle)
-        assert success_of(handle, 30).attempts == 2
+        assert success_of(handle).attempts == 2
         assert state_of(cluster, first) == "COMPLETING"
 
 
@@ -128,9 +128,9 @@ def test_a_squeue_whose_answers_are_old_ends_no_job(work: Work, cluster: Throwaw
         cluster.run("scontrol", "requeue", job_id_of(again))
         time.sleep(2)
         cluster.start_at_once(job_id_of(again), lambda: work.starts().count(f"{again.task}.1") == 2)
-        outcomes = [success_of(handle, 60) for handle in (*fine, again)]
+        outcomes = [success_of(handle) for handle in (*fine, again)]
         assert {outcome.attempts for outcome in outcomes} == {1}
-        assert success_of(retried, 60).attempts == 2
+        assert success_of(retried).attempts == 2
     finally:
         manager.cancel_all()
     assert Counter(work.starts()).total() == 4 + 2 + 2
@@ -166,7 +166,7 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
         cluster.run("scontrol", "release", job_id)
         cluster.start_at_once(job_id, lambda: len(work.starts()) == 2)
         work.end("a")
-        outcome = success_of(handle, 30)
+        outcome = success_of(handle)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 
 
@@ -182,20 +182,8 @@ def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
         time.sleep(6)
         cluster.run("scontrol", "resume", job_id)
         work.end("a")
-        outcome = success_of(handle, 30)
+        outcome = success_of(handle)
     assert (outcome.job_id, outcome.attempts, len(work.starts())) == (job_id, 1, 1)
-
-
-def test_a_node_where_every_job_ends_at_once_costs_no_task_its_attempts(
-    work: Work, cluster: ThrowawayCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    with running(work, cluster, retries=2) as manager:
-        # Two fit on a node at once: on the broken one, which is always free, job after job.
-        requests = [work.order(f"t{i}", "die on n1", seconds=1, cpus_per_task=32) for i in range(12)]
-        outcomes = [success_of(handle, 90) for handle in [manager.submit(request) for request in requests]]
-    assert max(outcome.attempts for outcome in outcomes) <= 2
-    assert len(work.starts()) <= 24
-    assert caplog.text.count("node n1: jobs of ") == 1
 
 
 @contextmanager
@@ -230,9 +218,9 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
             eventually(at_work(failing))
             cluster.stop_daemon("slurmctld")
             late = manager.submit(work.order("late"))
-            assert success_of(late, 60).attempts == 1
+            assert success_of(late).attempts == 1
             work.end("failing")
-            assert success_of(early, 60).attempts == 1
+            assert success_of(early).attempts == 1
             assert success_of(failing, 120).attempts == 2
         assert "(primary) at" in cluster.run("scontrol", "ping", check=False)
         assert "DOWN" in cluster.run("scontrol", "ping", check=False)
@@ -243,4 +231,4 @@ def test_the_only_node_of_a_partition_is_not_avoided_for_ever(work: Work, cluste
     with running(work, cluster, retries=1) as manager:
         options = SlurmOptions(partition="single")
         handle = manager.submit(work.order("a", ["die", "succeed"], options=options))
-        assert success_of(handle, 40).attempts == 2
+        assert success_of(handle).attempts == 2

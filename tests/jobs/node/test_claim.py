@@ -14,7 +14,7 @@ from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.node import run as node
-from espo_luigi.jobs.node.claim import START_VARIABLE, check_claim, start_path
+from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.order import JobOrder
 
@@ -34,17 +34,6 @@ def claim(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> Path:
 def order(order: JobOrder, monkeypatch: pytest.MonkeyPatch) -> JobOrder:
     monkeypatch.setattr(node, "_set_up_process", lambda: None)
     return order
-
-
-def test_the_start_of_a_job_that_works_last_owns_the_claim(claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_claim()
-    start_path(claim).write_text("b\n")
-    monkeypatch.setenv(START_VARIABLE, "b")
-    check_claim()
-    for earlier in ("0", "a"):
-        monkeypatch.setenv(START_VARIABLE, earlier)
-        with pytest.raises(ClaimLostError, match="start b"):
-            check_claim()
 
 
 def test_a_claim_that_the_driver_has_closed_is_lost(claim: Path, store: RecordStore) -> None:

@@ -47,21 +47,10 @@ def test_a_retrys_larger_memory_reaches_the_dask_workers(monkeypatch: pytest.Mon
     assert (allocated.n_workers, allocated.cpus_per_task, allocated.time) == (4, 8, "2:00:00")
 
 
-def test_outside_slurm_a_job_has_what_it_asked_for() -> None:
-    allocated = node.allocated(ASKED, "Extract")
-    assert allocated.memory_bytes == 60 * GIB
-    assert allocated.cpus_per_task == 8
-
-
 def test_fewer_cpus_than_asked_for_are_an_error_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     in_slurm(monkeypatch, cpus=2)
     with pytest.raises(SizingError, match="Extract: Slurm gave 2 CPUs of the 8 asked for"):
         node.allocated(ASKED, "Extract")
-
-
-def test_more_cpus_than_asked_for_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_slurm(monkeypatch, cpus=16)
-    assert node.allocated(ASKED, "Extract").cpus_per_task == 8
 
 
 def test_a_node_with_less_memory_than_slurm_says_is_believed_with_a_warning(
@@ -72,13 +61,6 @@ def test_a_node_with_less_memory_than_slurm_says_is_believed_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert node.allocated(ASKED, "Extract").memory_bytes == 40 * GIB
     assert "Extract: the node has 40.0 GiB of the 60.0 asked for" in caplog.text
-
-
-def test_a_node_with_too_little_for_the_workers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_slurm(monkeypatch)
-    monkeypatch.setattr(node, "machine_memory", lambda: GIB)
-    with pytest.raises(SizingError, match="leaves 230 MiB for each of 4 Dask workers"):
-        node.allocated(ASKED, "Extract")
 
 
 class Runs:
@@ -193,10 +175,6 @@ def test_a_job_that_failed_for_good_does_nothing_when_its_site_starts_it_again(
     result.write_text(said := json.dumps({"outcome": outcome, "job_id": "7", "exception": "ValueError: no"}))
     assert job.main([str(order)]) == 0
     assert (runs.given, result.read_text()) == ([], said)
-
-
-def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None:
-    assert not node._done_before(tmp_path / "result.json", "7")
 
 
 def test_an_order_of_another_version_ends_the_job_with_what_to_do(tmp_path: Path) -> None:

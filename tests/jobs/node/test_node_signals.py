@@ -73,33 +73,32 @@ def test_a_job_goes_on_with_all_its_processes_after_the_signal_before_a_suspensi
         assert job.poll() is None and child.is_running() and child.status() == psutil.STATUS_SLEEPING
 
 
-def test_at_the_signal_before_a_kill_a_job_says_that_it_was_stopped(tmp_path: Path, order: JobOrder) -> None:
-    with at_work(tmp_path, order) as (job, _):
-        os.killpg(job.pid, signal.SIGUSR2)
-        job.communicate(timeout=60)
-    assert job.returncode == 128 + signal.SIGUSR2
-    result = json.loads(order.files.result.read_text())
-    assert (result["outcome"], result["exception"]) == ("preempted", "Stopped: stopped by signal 12")
-    assert result["job_id"] == "7"
-
-
-def test_a_job_of_slurm_is_stopped_by_its_signal(tmp_path: Path, order: JobOrder) -> None:
-    with at_work(tmp_path, order) as (job, _):
-        job.terminate()
-        job.communicate(timeout=60)
-    assert job.returncode == 128 + signal.SIGTERM
-    assert json.loads(order.files.result.read_text())["outcome"] == "preempted"
-
-
-def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
-    tmp_path: Path, order: JobOrder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("signum", "is_late", "outcome"),
+    [
+        # Grid Engine's signal before a kill, to all processes; Slurm's to the script, early and when time is nearly up.
+        (signal.SIGUSR2, False, "preempted"),
+        (signal.SIGTERM, False, "preempted"),
+        (signal.SIGTERM, True, "time limit"),
+    ],
+)
+def test_a_job_that_is_told_to_end_says_so_and_why(
+    tmp_path: Path,
+    order: JobOrder,
+    monkeypatch: pytest.MonkeyPatch,
+    signum: signal.Signals,
+    is_late: bool,
+    outcome: str,
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.schedulers.script.ScriptValues.late_seconds", 0)
+    if is_late:
+        monkeypatch.setattr("espo_luigi.jobs.schedulers.script.ScriptValues.late_seconds", 0)
     with at_work(tmp_path, order) as (job, _):
-        job.terminate()
-        job.terminate()
+        os.killpg(job.pid, signum) if signum == signal.SIGUSR2 else job.terminate()
         job.communicate(timeout=60)
-    assert json.loads(order.files.result.read_text())["outcome"] == "time limit"
+    assert job.returncode == 128 + signum
+    result = json.loads(order.files.result.read_text())
+    told = (result["outcome"], result["exception"], result["job_id"])
+    assert told == (outcome, f"Stopped: stopped by signal {signum.value}", "7")
 
 
 FORKS = """
@@ -225,7 +224,7 @@ sys.exit(node.run_order(Path(sys.argv[1]), work))
 def test_a_fork_of_a_job_that_waits_for_progress_does_not_hang(tmp_path: Path, order: JobOrder) -> None:
     replace(order, stack_after_seconds=60.0).write()
     (tmp_path / "job.py").write_text(ARMS_IN_A_FORK)
-    subprocess.run([sys.executable, str(tmp_path / "job.py"), str(order.files.order)], check=True, timeout=30)
+    subprocess.run([sys.executable, str(tmp_path / "job.py"), str(order.files.order)], check=True, timeout=120)
 
 
 LEAVES = """
@@ -238,9 +237,9 @@ from espo_luigi.jobs.node import run as node
 def work(order, monitor):
     print("its last words", end="")
     if sys.argv[2] == "thread":
-        threading.Thread(target=time.sleep, args=(60,)).start()
+        threading.Thread(target=time.sleep, args=(300,)).start()
     else:
-        atexit.register(time.sleep, 60)
+        atexit.register(time.sleep, 300)
     if sys.argv[3] == "1":
         raise ValueError("no such model")
 
@@ -254,6 +253,6 @@ def test_what_a_task_leaves_behind_does_not_keep_its_job_once_the_result_is_writ
 ) -> None:
     (tmp_path / "job.py").write_text(LEAVES)
     job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), left, str(code)]
-    done = subprocess.run(job, check=False, timeout=30, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    done = subprocess.run(job, check=False, timeout=120, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (code, "its last words")
     assert json.loads(order.files.result.read_text())["outcome"] == ("error" if code else "success")

@@ -143,18 +143,6 @@ def test_a_job_that_cannot_claim_its_work_does_nothing_and_fails(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "text", ["a'b", 'a"b', "a b", "$(id)", "`id`", "${HOME}", "a;b#c&|<>", "é漢🌧", "-x", "\\", "*"]
-)
-def test_an_environment_value_arrives_as_it_is(tmp_path: Path, text: str) -> None:
-    options = SlurmOptions(environment={"VALUE": text})
-    values = replace(PLAIN, argv=("printenv", "VALUE"), workdir=str(tmp_path), claim_file=str(tmp_path / "c"))
-    script = render(replace(values, options=options))
-    environ = {**os.environ, "SLURM_JOB_ID": "1"}
-    done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=True)
-    assert done.stdout == text + "\n"
-
-
-@pytest.mark.parametrize(
     ("scratch", "there", "absent"),
     [
         ("$SLURM_TMPDIR", "/node", "/tmp/x"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,12 +78,6 @@ def golden(name: str) -> str:
 @pytest.mark.parametrize(("values", "name"), [(PLAIN, "plain.sh"), (FULL, "full.sh")])
 def test_a_script_is_as_its_golden_file(values: ScriptValues, name: str) -> None:
     assert render(values) == golden(name)
-
-
-@pytest.mark.parametrize("values", [PLAIN, FULL])
-def test_a_script_is_bash_without_syntax_errors(values: ScriptValues) -> None:
-    done = subprocess.run(["bash", "-n"], input=render(values), text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\x1b", "\x85", "\u2028", "\ud800"])

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 import xsdba.measures
 import xsdba.properties
+import yaml
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.diagnose.definitions import judged
@@ -19,7 +20,7 @@ from espo_luigi.science.diagnose.properties import properties
 
 DATA = Path(__file__).parents[2] / "data" / "CanESM2_1950-2100.nc"
 SECONDS = 86400
-DRY, WET = {"op": "<", "thresh": "1 mm d-1"}, "1 mm d-1"
+CONFIG = Path(__file__).parents[3] / "config"
 
 
 def define(base: str, inputs: dict[str, str], prefix: str = "xclim.sdba", **parameters: object) -> dict:
@@ -31,28 +32,8 @@ def define(base: str, inputs: dict[str, str], prefix: str = "xclim.sdba", **para
     }
 
 
-DEFINITIONS = {
-    "realm": "generic",
-    "variables": {"dtr": {"standard_name": "air_temperature_range", "canonical_units": "K", "description": "range"}},
-    "indicators": {
-        **{f"mean_{name}": define("mean", {"da": name}) for name in ("tasmax", "tasmin", "pr", "dtr")},
-        **{f"q01_{name}": define("quantile", {"da": name}, q=0.01) for name in ("tasmax", "tasmin")},
-        **{f"q99_{name}": define("quantile", {"da": name}, q=0.99) for name in ("tasmax", "tasmin", "pr", "dtr")},
-        "q95_pr": define("quantile", {"da": "pr"}, q=0.95),
-        "dry_spell_freq": define("relative_frequency", {"da": "pr"}, **DRY),
-        "aca_tasmax": define("annual_cycle_amplitude", {"da": "tasmax"}),
-        "aca_tasmin": define("annual_cycle_amplitude", {"da": "tasmin"}),
-        "aca_pr": define("relative_annual_cycle_amplitude", {"da": "pr"}),
-        "corr_tasmax_tasmin": define("corr_btw_var", {"da1": "tasmax", "da2": "tasmin"}),
-        "corr_tasmax_pr": define("corr_btw_var", {"da1": "tasmax", "da2": "pr"}),
-        "max_dry_spell": define("spell_length_distribution", {"da": "pr"}, method="amount", stat="max", **DRY),
-        "max_warm_spell": define(
-            "spell_length_distribution", {"da": "tasmax"}, method="quantile", op=">=", thresh=0.9, stat="max"
-        ),
-        "wet_wet": define("transition_probability", {"da": "pr"}, initial_op=">=", final_op=">=", thresh=WET),
-        "dry_wet": define("transition_probability", {"da": "pr"}, initial_op="<", final_op=">=", thresh=WET),
-    },
-}
+# As they are shipped.
+DEFINITIONS = yaml.safe_load((CONFIG / "espo-g6" / "off-properties_ESPO-G.yml").read_text())
 FEW = {**DEFINITIONS, "indicators": {n: DEFINITIONS["indicators"][n] for n in ("mean_tasmax", "aca_pr", "wet_wet")}}
 RANGES_ONLY = {**DEFINITIONS, "indicators": {n: DEFINITIONS["indicators"][n] for n in ("mean_dtr", "q99_dtr")}}
 PERIOD = ("2001", "2003")

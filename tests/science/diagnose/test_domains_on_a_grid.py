@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -13,6 +14,7 @@ import xarray as xr
 import xclim.core.units
 import xsdba.measures
 import xsdba.properties
+import yaml
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
@@ -33,33 +35,8 @@ PERIOD = ("2001", "2002")
 UNITS = {"tasmax": "degC", "tasmin": "degC", "pr": "mm d-1", "dtr": "K"}
 
 
-def define(base: str, inputs: dict[str, str], **parameters: object) -> dict[str, Any]:
-    return {"base": f"xsdba.properties.{base}", "input": inputs, "parameters": parameters}
-
-
-SPELL = {"da": "pr"}
-DRY = {"op": "<", "thresh": "1 mm d-1"}
-WARM = {"op": ">=", "thresh": 0.9, "method": "quantile"}
-# The 22 properties of ESPO v2.
-DEFINITIONS: dict[str, Any] = {
-    "realm": "generic",
-    "indicators": {
-        **{f"mean_{name}": define("mean", {"da": name}) for name in UNITS},
-        **{f"q01_{name}": define("quantile", {"da": name}, q=0.01) for name in ("tasmax", "tasmin", "dtr")},
-        **{f"q99_{name}": define("quantile", {"da": name}, q=0.99) for name in UNITS},
-        "q95_pr": define("quantile", {"da": "pr"}, q=0.95),
-        "dry_spell_freq": define("relative_frequency", {"da": "pr"}, **DRY),
-        "aca_tasmax": define("annual_cycle_amplitude", {"da": "tasmax"}),
-        "aca_tasmin": define("annual_cycle_amplitude", {"da": "tasmin"}),
-        "aca_pr": define("relative_annual_cycle_amplitude", {"da": "pr"}),
-        "corr_tasmax_tasmin": define("corr_btw_var", {"da1": "tasmax", "da2": "tasmin"}),
-        "corr_tasmax_pr": define("corr_btw_var", {"da1": "tasmax", "da2": "pr"}),
-        "max_dry_spell": define("spell_length_distribution", SPELL, method="amount", stat="max", **DRY),
-        "max_warm_spell": define("spell_length_distribution", {"da": "tasmax"}, stat="max", **WARM),
-        "wet_wet": define("transition_probability", {"da": "pr"}, initial_op=">=", final_op=">=", thresh="1 mm d-1"),
-        "dry_wet": define("transition_probability", {"da": "pr"}, initial_op="<", final_op=">=", thresh="1 mm d-1"),
-    },
-}
+# The 22 properties of ESPO v2, as they are shipped.
+DEFINITIONS = yaml.safe_load((Path(__file__).parents[3] / "config" / "espo-v2" / "properties.yml").read_text())
 
 
 def series(time: xr.CFTimeIndex, shape: tuple[int, int], seed: int) -> dict[str, tuple[np.ndarray, str]]:
@@ -172,7 +149,7 @@ def oracle(part: xr.Dataset) -> xr.Dataset:
     for name, one in DEFINITIONS["indicators"].items():
         compute = getattr(xsdba.properties, one["base"].split(".")[-1])
         inputs = {argument: converted[variable] for argument, variable in one["input"].items()}
-        found[name] = compute(**inputs, **one["parameters"])
+        found[name] = compute(**inputs, **one.get("parameters", {}))
     return xr.Dataset(found)
 
 

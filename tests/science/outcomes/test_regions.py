@@ -207,24 +207,10 @@ def test_polygons_of_a_geojson_file_and_of_a_shapefile_have_the_names_of_a_prope
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        (
-            geojson(({"n": "A"}, shapely.box(3e5, 5e6, 4e5, 6e6))),
-            r"a\.geojson has coordinates like 300000, 5e\+06; expected longitudes",
-        ),
-        (
-            geojson(({"n": "A"}, LAKE), crs={"properties": {"name": "urn:ogc:def:crs:EPSG::32198"}}),
-            "coordinates in urn:ogc:def:crs:EPSG::32198; expected",
-        ),
         (shapes(prj=b'PROJCS["NAD83 / Quebec Lambert"]'), r'coordinates in PROJCS\["NAD83'),
         (geojson(({"m": "A"}, LAKE)), "no property 'n' to name regions by; got m"),
         (geojson(({"n": None}, LAKE)), "feature 1: no property 'n' to name regions by; got n: 'None'"),
         (geojson(({"n": ["A"]}, LAKE)), "no property 'n' to name regions by"),
-        (
-            geojson(({"n": "A"}, LAKE), ({"n": "B"}, shapely.Point(1, 2))),
-            "feature 2, has a geometry of the type .Point",
-        ),
-        ({"a.shp": b"xx", "a.dbf": b""}, "cannot be read"),
-        ({"a.shp": b"xx"}, "cannot be read"),
     ],
 )
 def test_a_file_without_usable_polygons_is_named(files, what):

@@ -57,7 +57,7 @@ def test_a_run_goes_on_when_luigid_is_restarted_and_starts_no_task_twice(
     luigid.stop(signum)
     time.sleep(0.5)
     luigid.start()
-    errors = ended(driver, timeout=60)
+    errors = ended(driver)
     assert (tmp_path / "link-4.txt").exists()
     assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
     assert "luigid does not know" in errors or signum == signal.SIGTERM
@@ -71,20 +71,23 @@ def test_the_state_of_an_earlier_day_makes_no_task_run_twice(tmp_path: Path, lui
     eventually(lambda: starts(tmp_path)["3"])
     luigid.stop(signal.SIGKILL)  # writes nothing
     luigid.start()
-    ended(driver, timeout=60)
+    ended(driver)
     assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
 
 
 def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: Luigid) -> None:
+    luigid.stop()
+    (luigid.folder / "luigi.cfg").write_text("[scheduler]\nworker_disconnect_delay = 600\n")
+    luigid.start()
     arguments = ("Link", "--n", "2", "--seconds", "0.5")
     driver = start(luigid, tmp_path, *arguments)
     eventually(lambda: starts(tmp_path)["1"])
     driver.kill()
     driver.communicate()
     began = time.monotonic()
-    ended(start(luigid, tmp_path, *arguments), timeout=60)
+    ended(start(luigid, tmp_path, *arguments))
     assert (tmp_path / "link-2.txt").exists()
-    assert time.monotonic() - began < 45  # luigid gives a dead worker up after 60 s
+    assert time.monotonic() - began < 300, "luigid gives a dead worker up after 600 s"
 
 
 def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path: Path, luigid: Luigid) -> None:
@@ -92,19 +95,13 @@ def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path
     eventually(lambda: starts(tmp_path)["0"])
     driver.kill()
     driver.communicate()
-    ended(start(luigid, tmp_path, "Count", "--n", "5"), timeout=60)
+    ended(start(luigid, tmp_path, "Count", "--n", "5"))
     assert (tmp_path / "count-5.txt").exists()
     assert not (tmp_path / "link-2.txt").exists()
 
 
 def test_what_failed_is_tried_again_by_the_next_driver(tmp_path: Path, luigid: Luigid) -> None:
-    ended(start(luigid, tmp_path, "Lucky", "--n", "1"), 30, timeout=60)
+    ended(start(luigid, tmp_path, "Lucky", "--n", "1"), 30)
     (tmp_path / "luck").touch()
-    ended(start(luigid, tmp_path, "Lucky", "--n", "1"), timeout=60)
+    ended(start(luigid, tmp_path, "Lucky", "--n", "1"))
     assert (tmp_path / "count-1.txt").read_text() == "lucky"
-
-
-def test_a_task_whose_input_went_has_it_made_again(tmp_path: Path, luigid: Luigid) -> None:
-    ended(start(luigid, tmp_path, "Bereft", "--n", "10"), timeout=60)
-    assert (tmp_path / "bereft-10.txt").read_text() == "45"
-    assert starts(tmp_path) == Counter({"start": 2})

@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import multiprocessing
 import os
 import signal
 import sys
@@ -99,20 +98,6 @@ class Failures(luigi.WrapperTask):
 
     def requires(self) -> list[luigi.Task]:
         return [kind(n=self.n, folder=self.folder) for kind in (Fail, Leave)]
-
-
-class Pooled(Count):
-    """Compute in pools of processes, which are forked beside Dask's threads."""
-
-    file_name = "pooled-{}.txt"
-
-    def work(self) -> None:
-        signal.alarm(30)  # a process that does not end would hold the test up
-        total = 0
-        for _ in range(20):
-            with multiprocessing.get_context("fork").Pool(4) as pool:
-                total += pool.apply(abs, (-self.n,))  # and the others are ended while they start
-        self.write(total)
 
 
 class Grumble(Count):

@@ -90,16 +90,6 @@ def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: L
     assert time.monotonic() - began < 300, "luigid gives a dead worker up after 600 s"
 
 
-def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path: Path, luigid: Luigid) -> None:
-    driver = start(luigid, tmp_path, "Link", "--n", "2", "--seconds", "0.5")
-    eventually(lambda: starts(tmp_path)["0"])
-    driver.kill()
-    driver.communicate()
-    ended(start(luigid, tmp_path, "Count", "--n", "5"))
-    assert (tmp_path / "count-5.txt").exists()
-    assert not (tmp_path / "link-2.txt").exists()
-
-
 def test_what_failed_is_tried_again_by_the_next_driver(tmp_path: Path, luigid: Luigid) -> None:
     ended(start(luigid, tmp_path, "Lucky", "--n", "1"), 30)
     (tmp_path / "luck").touch()

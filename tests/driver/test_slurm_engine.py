@@ -157,23 +157,6 @@ def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) 
     assert len(list(driver.folder.glob("slurm_logs/*/*.out"))) == 3
 
 
-def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
-    driver: Driver, cluster: ThrowawayCluster
-) -> None:
-    (driver.folder / "site.yml").write_text(
-        "extends: workstation\npartition: urgent\nenvironment: {SITE: of the profile}\nlog_dir: logs of the site\n"
-        "limits: {memory: 1G, cpus: 1, time: 10, jobs: 50}\nneeds: {account: any}\n"
-    )
-    ended(driver.start("Count", "--n", "10", "--slurm-profile", "site.yml", "--slurm-account", "any"))
-    job = cluster.run("scontrol", "show", "job", driver.record().job_id)
-    assert "Partition=urgent" in job
-    assert "TimeLimit=00:10:00" in job
-    script = cluster.run("scontrol", "write", "batch_script", driver.record().job_id, "-")
-    assert "export SITE='of the profile'\n" in script
-    assert len(list(driver.folder.glob("logs of the site/Count/*.out"))) == 1
-    assert (driver.folder / "count-10.txt").read_text() == "45"
-
-
 def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
     driver: Driver, cluster: ThrowawayCluster
 ) -> None:

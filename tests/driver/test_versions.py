@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from drivers import Driver
 from throwaway_daemons import ended, eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster
+from throwaway_slurm import ClusterSpec
 
 import espo_luigi
 from espo_luigi.files import this_version
@@ -47,39 +45,19 @@ def espo(driver: Driver, *words: str) -> str:
     return subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
 
 
-def killed(driver: Driver, seconds: str) -> None:
-    process = driver.start(*SLOW, seconds)
-    driver.wait_for_starts(3)
-    process.kill()
-    process.communicate()
-
-
-@contextmanager
-def nodes_taken(cluster: ThrowawayCluster) -> Iterator[None]:
-    """Occupy all nodes with a foreign job, so that further jobs pend."""
-    options = ("--parsable", f"--nodes={cluster.spec.nodes}", "--exclusive", "--output=/dev/null")
-    job_id = cluster.run("sbatch", *options, "--wrap", "sleep 600").strip()
-    try:
-        eventually(lambda: cluster.run("squeue", "--noheader", "--states=RUNNING", f"--jobs={job_id}"))
-        yield
-    finally:
-        cluster.run("scancel", job_id)
-
-
-def upgraded_while_jobs_pend(driver: Driver, folder: Path, layout: int) -> subprocess.Popen[str]:
-    """Start a driver of version 1.0, upgrade that to 2.0 in place while its three jobs pend, and let them start."""
-    use(driver, installed(folder, "1.0"))
-    with nodes_taken(driver.cluster):
-        process = driver.start(*SLOW, "1")
-        eventually(lambda: len(driver.jobs()) == 4)
-        installed(folder, "2.0", layout)
-    return process
-
-
 def test_jobs_that_start_after_an_upgrade_to_another_layout_say_so_and_do_nothing(
     driver: Driver, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    errors = ended(upgraded_while_jobs_pend(driver, tmp_path_factory.mktemp("environment"), LAYOUT + 1), 30)
+    use(driver, installed(folder := tmp_path_factory.mktemp("environment"), "1.0"))
+    # A foreign job on all nodes has the run's jobs pend.
+    options = ("--parsable", f"--nodes={driver.cluster.spec.nodes}", "--exclusive", "--output=/dev/null")
+    foreign = driver.cluster.run("sbatch", *options, "--wrap", "sleep 600").strip()
+    eventually(lambda: driver.cluster.run("squeue", "--noheader", "--states=RUNNING", f"--jobs={foreign}"))
+    process = driver.start(*SLOW, "1")
+    eventually(lambda: len(driver.jobs()) == 4)
+    installed(folder, "2.0", LAYOUT + 1)
+    driver.cluster.run("scancel", foreign)
+    errors = ended(process, 30)
     refusal = (
         f"was ordered by espo_luigi 1.0 (layout {LAYOUT}), and its job finds espo_luigi 2.0 (layout {LAYOUT + 1}), "
         "which cannot read the order: the environment was upgraded meanwhile. Nothing was done."
@@ -95,14 +73,6 @@ def test_jobs_that_start_after_an_upgrade_to_another_layout_say_so_and_do_nothin
     refused = ended(driver.start(*SLOW, "1"), 35)
     assert "finish or cancel the run with espo_luigi 1.0, or choose another workdir" in refused
     assert driver.starts() == Counter()
-
-
-@pytest.mark.long
-def test_jobs_that_start_after_an_upgrade_with_the_same_layout_run(
-    driver: Driver, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    ended(upgraded_while_jobs_pend(driver, tmp_path_factory.mktemp("environment"), LAYOUT))
-    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
 def test_a_driver_of_another_layout_refuses_and_leaves_the_others_jobs_alone(
@@ -127,12 +97,3 @@ def test_a_driver_of_another_layout_refuses_and_leaves_the_others_jobs_alone(
     assert sorted(driver.jobs()) == jobs and driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
     assert "3 job(s) cancelled" in espo(driver, "cancel")
     eventually(lambda: not driver.jobs())
-
-
-def test_a_driver_of_another_version_with_the_same_layout_takes_over(
-    driver: Driver, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    killed(driver, "6")
-    use(driver, installed(tmp_path_factory.mktemp("other"), "9.9"))
-    ended(driver.start(*SLOW, "6"))
-    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})

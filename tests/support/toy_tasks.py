@@ -385,33 +385,6 @@ class Blocks(Count):
         write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, fingerprint="work")
 
 
-class Halfway(Count):
-    """Give Dask `n` tasks, half of which are not done before there is a file called ``go``."""
-
-    def work(self) -> None:
-        import dask
-
-        def compute(number: int) -> int:
-            self.note("computed", number)
-            done = self.place / "computed"
-            while not (self.place / "go").exists() and len(done.read_text().split()) > int(self.n) / 2:
-                time.sleep(0.1)
-            return number
-
-        self.write(sum(dask.compute(*[dask.delayed(compute)(number) for number in range(int(self.n))])))
-
-
-class Shown(luigi.WrapperTask):
-    """A task that is held halfway, a short task, and a task that fails."""
-
-    n = luigi.IntParameter()
-    folder = luigi.Parameter()
-
-    def requires(self) -> list[luigi.Task]:
-        folder = self.folder
-        return [Halfway(n=self.n, folder=folder), Count(n=1, folder=folder), Grumble(n=1, folder=folder)]
-
-
 class Noted(Count):
     """Take a second, and note node, CPUs, beginning and end."""
 

@@ -11,7 +11,6 @@ import pytest
 import xarray as xr
 from examined_files import (
     BOX,
-    CALENDARS,
     FLAGS,
     LAT,
     LON,
@@ -38,7 +37,8 @@ from espo_luigi.science.possible import converted
 from espo_luigi.science.variables import VARIABLES
 
 
-@pytest.fixture(params=CALENDARS)
+# The dates of one are cftime's, those of the other numpy's.
+@pytest.fixture(params=["360_day", "standard"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return good_files(tmp_path, request.param)
 
@@ -170,14 +170,10 @@ def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(file
 
 @pytest.mark.parametrize(("value", "kind"), [(280.0, "constant_maps"), (np.nan, "maps_without_data")])
 def test_maps_of_one_value_and_without_any(files: Files, value: float, kind: str) -> None:
-    def flat(ds: xr.Dataset) -> xr.Dataset:
-        ds.tasmax[400:417] = value
-        return ds
-
-    file = files.change("tasmax", 2002, flat)
+    damaged(files, "tasmax", set_at(np.s_[400:417], value), (2002,))
     day = weather("tasmax", (2002, 2004), files.calendar).indexes["time"][400].strftime("%Y-%m-%d")
     problem = files.only()
-    assert where(problem) == (kind, "tasmax", file, day)
+    assert where(problem) == (kind, "tasmax", str(files.path("tasmax", 2002)), day)
     assert problem.count == 17
     assert problem.value == (None if np.isnan(value) else value)
 
@@ -250,22 +246,15 @@ def test_what_is_impossible_on_most_days_is_found_without_any_flag(
 
 
 def test_a_cell_of_zero_kelvin_on_all_days_is_not_a_matter_of_units(files: Files) -> None:
-    def broken(ds: xr.Dataset) -> xr.Dataset:
-        ds["tasmax"][:, 3, 5] = 0
-        return ds
-
-    file = files.change("tasmax", 2002, broken)
+    damaged(files, "tasmax", set_at(np.s_[:, 3, 5], 0), (2002,))
+    file = str(files.path("tasmax", 2002))
     found = {problem.kind: problem.file for problem in files.problems()}
     assert found == {"impossible_values": file, "tasmax_below_tasmin": file}
 
 
 def test_cells_that_a_mask_takes_out_are_not_examined(tmp_path: Path) -> None:
     files = good_files(tmp_path, "noleap")
-
-    def broken(values: np.ndarray) -> None:
-        values[:, 3, 5] = 0
-
-    damaged(files, "tasmax", broken)
+    damaged(files, "tasmax", set_at(np.s_[:, 3, 5], 0))
     assert ("impossible_values", "tasmax") in kinds(files)
     assert kinds(files, masked=lambda ds: ds.where((ds["lat"] != LAT[3]) | (ds["lon"] != LON[5]))) == {}
 
@@ -311,6 +300,11 @@ def damaged(
 
     for first in years:
         files.change(name, first, changed)
+
+
+def set_at(place: Any, value: float) -> Callable[[np.ndarray], None]:
+    """A function that sets values at a place of (time, lat, lon)."""
+    return lambda values: values.__setitem__(place, value)
 
 
 def kinds(files: Files, **arguments: Any) -> dict[tuple[str, str], Problem]:
@@ -428,11 +422,7 @@ def test_a_desert_is_no_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_fifth_of_the_days_without_a_number_is_refused(tmp_path: Path, value: float) -> None:
     files = good_files(tmp_path, "noleap")
-
-    def holed(values: np.ndarray) -> None:
-        values[::5] = value
-
-    damaged(files, "tasmax", holed)
+    damaged(files, "tasmax", set_at(np.s_[::5], value))
     problem = kinds(files)["too_few_days", "tasmax"]
     assert problem.count == 5 * 9 and "on 1752 of 2190" in problem.message
 
@@ -464,11 +454,7 @@ def test_a_file_without_any_day_is_named_and_not_the_others(tmp_path: Path, cale
 @pytest.mark.parametrize("few", [300, 100])
 def test_days_without_values_are_told_of_the_file_that_lacks_them(tmp_path: Path, few: int) -> None:
     files = good_files(tmp_path, "noleap")
-
-    def gap(values: np.ndarray) -> None:
-        values[:few, 2, 3] = np.nan
-
-    damaged(files, "tasmin", gap, (2005,))
+    damaged(files, "tasmin", set_at(np.s_[:few, 2, 3], np.nan), (2005,))
     (problem,) = kinds(files).values()
     assert where(problem)[:3] == (
         "too_few_days" if few > 219 else "missing_values",
@@ -480,15 +466,9 @@ def test_days_without_values_are_told_of_the_file_that_lacks_them(tmp_path: Path
 def test_days_are_counted_by_cell_in_all_years_and_in_those_of_the_calibration(tmp_path: Path) -> None:
     """A station that closed, and two that have a gap: of the latter, one is in the calibration of three years."""
     files = good_files(tmp_path, "noleap")
-
-    def closed(values: np.ndarray) -> None:
-        values[:, 2, 3] = np.nan
-
-    def with_gaps(values: np.ndarray) -> None:
-        values[:100, 3, 4], values[:120, 4, 5] = np.nan, np.nan
-
-    damaged(files, "pr", closed, (2002, 2005))
-    damaged(files, "tasmin", with_gaps, (2002,))
+    damaged(files, "pr", set_at(np.s_[:, 2, 3], np.nan), (2002, 2005))
+    for gap in (np.s_[:100, 3, 4], np.s_[:120, 4, 5]):
+        damaged(files, "tasmin", set_at(gap, np.nan), (2002,))
     found = kinds(files, calibration=("2002", "2004"), mask_variable="tasmax")
     assert list(found) == [("too_few_days", "tasmin"), ("missing_values", "tasmin"), ("too_few_days", "pr")]
     short, lacking, few = found.values()
@@ -501,10 +481,7 @@ def test_days_are_counted_by_cell_in_all_years_and_in_those_of_the_calibration(t
 
 def test_a_variable_that_a_land_cell_never_has_is_refused(tmp_path: Path) -> None:
     files = good_files(tmp_path, "noleap")
-
-    def without(values: np.ndarray) -> None:
-        values[:, 2, 3] = np.nan
-
+    without = set_at(np.s_[:, 2, 3], np.nan)
     damaged(files, "pr", without)
     assert set(kinds(files, mask_variable="tasmax")) == {("too_few_days", "pr")}
     damaged(files, "tasmax", without)

@@ -19,7 +19,7 @@ from shared_folder import shared_folder
 from espo_luigi.catalog import Match, open_fixed, open_match
 from espo_luigi.catalog.build import describe
 from espo_luigi.catalog.search import Catalog
-from espo_luigi.demo import ensure_demo, make
+from espo_luigi.demo import ensure_demo
 from espo_luigi.science.extract.dataset import extract
 from espo_luigi.science.extract.repairs import REPAIRED, Repair, create_mask, repair
 from espo_luigi.science.geometry.cells import in_outline, outline
@@ -217,21 +217,6 @@ def test_the_catalogue_is_what_espo_catalog_makes_of_the_files(raw: Path) -> Non
             dates = {column: made.pop(column, "")[:10] for column in ("date_start", "date_end")}
             assert {column: row[column] for column in made} == made
             assert {column: row[column] for column in dates} == dates
-
-
-def test_the_same_seed_makes_the_same_files_of_some_sixty_megabytes(
-    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The reference, and of the simulations a single one.
-    monkeypatch.setitem(make._PRODUCTIONS, "v2", (make.V2_REFERENCE, make.V2_SIMULATIONS[-1:], 60))
-
-    def contents(folder: Path) -> dict[Path, bytes]:
-        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.nc")}
-
-    again, first = contents(ensure_demo({"folder": str(tmp_path / "raw"), "production": "v2"})), contents(raw)
-    assert again.keys() < first.keys() and len(again) > 6
-    assert [path for path in again if again[path] != first[path]] == []
-    assert len(first) == 44 and 40e6 < sum(map(len, first.values())) < 65e6
 
 
 @pytest.mark.skipif(shutil.which("cdo") is None, reason="cdo is not on the PATH")

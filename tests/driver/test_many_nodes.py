@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from cluster_tasks import SpreadBlocks
+from drivers import Driver
 from strangers import as_root, listening, no_luck, strangers_luck
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -27,17 +28,10 @@ SPREAD = "cluster = allocation\nnodes = 2"
 
 
 def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.Popen[str]:
-    (folder / "luigi.cfg").write_text(
-        f"[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n[espo]\nengine = slurm\nworkdir = work\n"
-        f"[slurm]\npoll_seconds = 1\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
-        f"[worker]\nwait_interval = 0.2\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
-        f"[SpreadBlocks]\n{section}\n"
-    )
-    luigi = Path(sys.executable).parent / "luigi"
-    command = [str(luigi), "--module", "cluster_tasks", "SpreadBlocks", "--folder", str(folder), "--n", "6"]
-    return subprocess.Popen(
-        [*command, "--local-scheduler"], cwd=folder, env=cluster.environ, stderr=subprocess.PIPE, text=True
-    )
+    driver = Driver(folder, cluster)
+    with (folder / "luigi.cfg").open("a") as file:
+        file.write(f"[SpreadBlocks]\n{section}\n")
+    return driver.start("SpreadBlocks", "--n", "6", module="cluster_tasks")
 
 
 def bytes_of(folder: Path) -> dict[str, str]:

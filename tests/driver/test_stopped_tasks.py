@@ -26,12 +26,6 @@ from espo_luigi.jobs.order import JobState
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
 
-def threads_end() -> None:
-    for thread in threading.enumerate():
-        if thread.name.startswith("Slow_"):
-            thread.join(30)
-
-
 def lines(log: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in log.records if record.levelno == level]
 
@@ -51,7 +45,8 @@ def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_e
     monkeypatch.setattr(EspoWorker, "_handle_next_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path), seconds=60.0))
-    threads_end()
+    for thread in [one for one in threading.enumerate() if one.name.startswith("Slow_")]:
+        thread.join(30)
     assert lines(log, logging.ERROR) == []
     (line,) = [line for line in lines(log, logging.INFO) if line.startswith("[")]
     assert line.startswith("[0/2] Slow n=") and " stopped after " in line

@@ -120,11 +120,6 @@ def test_a_contradiction_is_named_with_the_rule_and_the_way_out(request_: Resour
         request_.check("Extract")
 
 
-def test_a_request_that_fits_the_machine_stays_as_it_is() -> None:
-    request = Resources(2, 4, "8GB")
-    assert request.fitted(4, 8 * GIB) is request
-
-
 def test_a_request_is_cut_to_the_machine_and_still_shared_equally() -> None:
     assert Resources(3, 12, "60GB", "2:00:00").fitted(8, 16 * GIB) == Resources(3, 6, 16 * GIB, "2:00:00")
     assert Resources(8, 8, "4GB").fitted(2, 16 * GIB) == Resources(2, 2, 4 * GIB)

@@ -295,11 +295,6 @@ def test_the_same_store_packs_to_the_same_bytes(stored: Path) -> None:
     assert (stored.parent / "1.zip").read_bytes() == (stored.parent / "2.zip").read_bytes()
 
 
-def test_a_zip_may_have_a_marker_of_its_own(stored: Path) -> None:
-    pack(stored, stored.parent / "a.zarr.zip", Marker("Move", {"region": "south"}))
-    assert read_marker(stored.parent / "a.zarr.zip").task == "Move"
-
-
 def test_an_archive_may_lack_arrays_of_its_store_and_is_as_others_packed_without_them(tmp_path: Path) -> None:
     masks = {"flag_masks": np.array([1, 4], "u1"), "flag_meanings": "wet dry"}
     flags = xr.DataArray(np.arange(6, dtype="u1"), dims="loc", attrs=masks)

@@ -98,6 +98,13 @@ def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float =
     return next(path.parent.glob(".a.zarr.*.partial"))
 
 
+def rewritten(counted: Counted, path: Path, **options: Any) -> int:
+    """The number of blocks that the next writer computes."""
+    before = counted.blocks
+    write(counted, path, **options)
+    return counted.blocks - before
+
+
 def written(partial: Path, variable: str = "pr", within: str = "content") -> list[Path]:
     """The files of a variable's blocks, each of which is a block; Zarr's unfinished files have longer names."""
     return sorted(file for file in (partial / within / variable / "c").rglob("[0-9]") if file.is_file())
@@ -163,9 +170,7 @@ def test_a_block_whose_file_is_missing_or_damaged_is_computed_again(
     damage(complete[-1])
     (partial / "content" / "pr" / "c" / "9").mkdir(exist_ok=True)
     (partial / "content" / "pr" / "c" / "9" / "left.0123.partial").touch()
-    before = counted.blocks
-    write(counted, path)
-    assert counted.blocks - before == BLOCKS - len(complete) + 1
+    assert rewritten(counted, path) == BLOCKS - len(complete) + 1
     assert contents(path) == undisturbed
 
 
@@ -211,9 +216,7 @@ def test_blocks_of_fill_values_are_gone_on_from_and_those_that_are_missing_compu
     complete = written(killed(path, counted, 5, **options))
     assert len(complete) >= 4
     complete[0].unlink()
-    before = counted.blocks
-    write(counted, path, **options)
-    assert counted.blocks - before == BLOCKS - len(complete) + 1
+    assert rewritten(counted, path, **options) == BLOCKS - len(complete) + 1
     assert len(written(path, within="")) == BLOCKS
 
 
@@ -226,9 +229,7 @@ def test_a_block_of_which_one_file_of_two_is_missing_is_computed_again(tmp_path:
     complete = {block for block, files in halves.items() if files == (1 if block[0] == 2 else 2)}
     time, y, x = next(block for block in complete if block[0] < 2)
     (partial / "content" / "pr" / "c" / f"{2 * time + 1}" / f"{y}" / f"{x}").unlink()
-    before = counted.blocks
-    write(counted, path, shards=None)
-    assert counted.blocks - before == BLOCKS - len(complete) + 1
+    assert rewritten(counted, path, shards=None) == BLOCKS - len(complete) + 1
     write(counted, tmp_path / "b.zarr", shards=None)
     assert contents(path) == contents(tmp_path / "b.zarr")
 
@@ -249,9 +250,7 @@ def test_a_partial_with_another_fingerprint_is_deleted_and_nothing_of_it_used(
 ) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     damage(killed(path, counted, 5))
-    before = counted.blocks
-    write(counted, path, **options)
-    assert counted.blocks - before == BLOCKS
+    assert rewritten(counted, path, **options) == BLOCKS
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
     open_store(path).load()
 
@@ -340,9 +339,7 @@ def test_a_job_that_lost_its_work_takes_nothing_of_its_successor(tmp_path: Path)
 def test_a_living_writers_blocks_are_its_own_where_nobody_owns_the_work(tmp_path: Path) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.005)
     living = stopped_at_block(counted, path)
-    before = counted.blocks
-    write(counted, path)
-    assert counted.blocks - before == BLOCKS
+    assert rewritten(counted, path) == BLOCKS
     os.kill(living, signal.SIGKILL)
     os.kill(living, signal.SIGCONT)
     os.waitpid(living, 0)
@@ -514,7 +511,5 @@ def test_a_partial_that_others_could_have_changed_is_not_gone_on_from(
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     partial = killed(path, counted, 5)
     partial.chmod(0o770)
-    before = counted.blocks
-    write(counted, path)
-    assert counted.blocks - before == BLOCKS
+    assert rewritten(counted, path) == BLOCKS
     assert contents(path) == undisturbed

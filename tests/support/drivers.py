@@ -69,10 +69,12 @@ class Driver:
             "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         )
 
-    def start(self, task: str, *arguments: str, luigid: Luigid | None = None, first: str = "") -> subprocess.Popen[str]:
+    def start(
+        self, task: str, *arguments: str, luigid: Luigid | None = None, first: str = "", module: str = "toy_tasks"
+    ) -> subprocess.Popen[str]:
         """Start `luigi`; a statement of Python's that comes `first` may shorten waits."""
         luigi = [sys.executable, "-c", f"{first}\n{_LUIGI}"] if first else [str(BIN / "luigi")]
-        command = [*luigi, "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
+        command = [*luigi, "--module", module, task, "--folder", str(self.folder), *arguments]
         scheduler = ["--scheduler-url", f"http://127.0.0.1:{luigid.port}"] if luigid else ["--local-scheduler"]
         return subprocess.Popen(
             [*command, *scheduler], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True

@@ -82,14 +82,6 @@ def test_narval_submits_as_the_snakemake_profile_of_espo_g_does() -> None:
     assert (how.max_submit_per_second, how.max_status_per_second) == (10.0, 10.0)
 
 
-def test_the_node_with_gpus_is_asked_for_by_its_name() -> None:
-    get_config().set("slurm", "profile", "iq-gpu")
-    text = preview(Silent())
-    assert "#SBATCH --partition=c-iq\n" in text
-    assert "#SBATCH --nodelist=cp3705\n" in text
-    assert "#SBATCH --mem=8192M\n" in text
-
-
 def test_a_partition_with_grace_is_known_by_its_name() -> None:
     slurm = SECTIONS["slurm"]
     assert slurm.profile_called("mila-grace").options["partition"] == "main-grace"

@@ -181,10 +181,6 @@ def test_a_value_of_another_kind_is_an_error_with_the_profiles_name(tmp_path: Pa
         profile_of(tmp_path, text)
 
 
-def test_what_a_profile_leaves_open_is_not_given(tmp_path: Path) -> None:
-    assert profile_of(tmp_path, "account:\nqos: ~\npartition: null\n") == {}
-
-
 def test_options_of_a_rule_that_nothing_reads_are_refused() -> None:
     misspelt: Any = type("Misspelt", (Job,), {"options_default": {"slrum": {"qos": "low"}}})
     with pytest.raises(SubmissionError, match="Misspelt: options_default has 'slrum'; expected slurm or sge"):

@@ -82,9 +82,9 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
             submit(other, sharing, Bundling(PILOT, 3, at_once=2), light),
         ]
         cancelled = _cancelled_while_it_waits(cluster, other, sharing)
-        for name, hungry in ((handle.order.id, handle) for handle in _hungry(bundles)):
+        for hungry in (handles["hungry"] for handles in bundles if "hungry" in handles):
             eventually(lambda hungry=hungry: hungry.progress.attempt == 2)
-            ordinary.end(name)
+            ordinary.end(hungry.order.id)
         outcomes = [{name: handle.wait(60) for name, handle in bundle.items()} for bundle in bundles]
         assert said(cancelled.wait(30)) == (Cause.CANCELLED, 1)
     for ended in outcomes:
@@ -93,10 +93,6 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
         assert isinstance(good, Success) and good.log_path.exists()
     assert Counter(ordinary.starts()).total() == len(set(ordinary.starts())) == 2 * (4 + 2)
     assert len(set(sharing.starts())) == len(sharing.starts())
-
-
-def _hungry(bundles: list[dict[str, Handle]]) -> list[Handle]:
-    return [handles["hungry"] for handles in bundles if "hungry" in handles]
 
 
 def _cancelled_while_it_waits(cluster: ThrowawayCluster, manager: JobManager, work: Work) -> Handle:

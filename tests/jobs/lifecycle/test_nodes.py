@@ -224,10 +224,6 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
     assert plan(name, work.order("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
 
 
-def sizes_of(call: str) -> list[str]:
-    return [word for word in call.split() if word.startswith(("--mem", "--time", "--cpus"))]
-
-
 @pytest.mark.parametrize(
     ("state", "now", "cap", "asked"),
     [
@@ -255,7 +251,8 @@ def test_a_setting_that_is_changed_counts_for_a_job_that_an_earlier_driver_plann
     fake.behave("sbatch")
     again = fake.submitted(work.order("a", **{**before, **now}, cpus_per_task=3), retries=3, **cap)
     assert again.task == handle.task
-    assert sizes_of(fake.calls("sbatch")[-1]) == ["--cpus-per-task=3", *asked.split()]
+    sizes = [word for word in fake.calls("sbatch")[-1].split() if word.startswith(("--mem", "--time", "--cpus"))]
+    assert sizes == ["--cpus-per-task=3", *asked.split()]
 
 
 def test_a_memory_raised_while_a_job_is_out_counts_for_its_next_try(fake: FakeCluster, work: Work) -> None:

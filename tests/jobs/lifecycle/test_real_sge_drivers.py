@@ -128,7 +128,7 @@ def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster:
     job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=100)))
     store = RecordStore(work.state_dir)
     assert cancel_jobs(store, Commands(sge, None, cluster.environ)) == 1
-    eventually(lambda: not _is_known(cluster, job_id))
+    eventually(lambda: not cluster.run("qstat", "-j", job_id, check=False))
 
 
 def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(work: Work, cluster: ThrowawayGridEngine) -> None:
@@ -139,7 +139,3 @@ def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(work: Work
         polls, memories = manager.commands.counts["qstat"], manager.commands.counts["qacct"]
     assert polls <= (time.monotonic() - began) / 1.0 + 3
     assert memories == 0, "who has left a result is not looked for in the accounting file"
-
-
-def _is_known(cluster: ThrowawayGridEngine, job_id: str) -> bool:
-    return bool(cluster.run("qstat", "-j", job_id, check=False))

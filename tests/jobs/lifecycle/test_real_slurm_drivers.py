@@ -20,7 +20,6 @@ from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
-from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
@@ -53,7 +52,8 @@ def test_no_more_jobs_are_in_flight_than_allowed(work: Work, without_accounting:
         results = {handle.task: work.folder / "results" / name for name, handle in handles.items()}
         most = 0
         while not all(handle.outcome for handle in handles.values()):
-            names = without_accounting.run("squeue", "--noheader", "--format=%j", "--name=" + ",".join(_names(manager)))
+            known = ",".join(record.name for record in manager.store.all()) or "none"
+            names = without_accounting.run("squeue", "--noheader", "--format=%j", f"--name={known}")
             # One that has written its result stays in Slurm for the moment that it takes to end.
             working = [name for name in names.split() if not results[name.rpartition(".")[0]].exists()]
             most = max(most, len(working))
@@ -114,7 +114,3 @@ def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(timed_out: Handl
     failure = failure_of(timed_out, 400)
     assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 1)
     assert "TIMEOUT" in failure.message
-
-
-def _names(manager: JobManager) -> list[str]:
-    return [record.name for record in manager.store.all()] or ["none"]

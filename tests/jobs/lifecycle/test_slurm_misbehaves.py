@@ -64,33 +64,6 @@ def with_wrapper(cluster: ThrowawayCluster, folder: Path, command: str, script: 
     return cluster.environ | {"PATH": f"{folder}:{cluster.environ['PATH']}"}
 
 
-def test_variables_of_the_users_environment_do_not_change_what_a_job_is(work: Work, cluster: ThrowawayCluster) -> None:
-    hostile = {
-        "SBATCH_WAIT": "1",
-        "SBATCH_ARRAY_INX": "0-3",
-        "SBATCH_ERROR": "/nowhere/error",
-        "SBATCH_MEM_PER_CPU": "5",
-        "SBATCH_TEST_ONLY": "1",
-        "SLURM_RESTART_COUNT": "7",
-        "SQUEUE_STATES": "SUSPENDED",
-        "SQUEUE_FORMAT2": "jobid",
-        "SQUEUE_PARTITION": "urgent",
-        "SACCT_FORMAT": "jobid",
-        "SCANCEL_STATE": "PENDING",
-        "SCANCEL_PARTITION": "urgent",
-    }
-    manager = work.manager(cluster.environ | hostile)
-    manager.start()
-    try:
-        success_of(manager.submit(work.order("a")), 30)
-        stays = manager.submit(work.order("b", seconds=100))
-        eventually(at_work(stays), 30)
-    finally:
-        assert manager.cancel_all() == 1
-    eventually(lambda: state_of(cluster, job_id_of(stays)) == "CANCELLED", 30)
-    assert Counter(work.starts()).total() == 2
-
-
 def test_an_epilog_that_goes_on_is_not_waited_for_once_the_result_is_there(
     work: Work, cluster: ThrowawayCluster, long_epilog: None
 ) -> None:

@@ -15,7 +15,6 @@ import pytest
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.resources import parse_time
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
@@ -33,7 +32,6 @@ from espo_luigi.jobs.schedulers.gridengine import (
     refusal,
     render,
     says_out_of_memory,
-    seconds_of,
     sge_name,
     submit_command,
 )
@@ -124,10 +122,6 @@ def test_memory_is_for_a_slot_or_a_job_and_time_in_seconds(
     changes: dict[str, int], options: dict[str, object], expected: str
 ) -> None:
     assert resources(replace(PLAIN, **changes, options=SgeOptions(**options))) == expected
-
-
-def test_a_rule_may_say_its_time_as_the_walltime_of_dask_jobqueue() -> None:
-    assert 60 * parse_time("99:99:99") >= seconds_of("99:99:99") > 60 * parse_time("99:99:99") - 60
 
 
 def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:

@@ -227,11 +227,11 @@ def test_the_arguments_of_objects_in_messages_are_hidden_and_other_texts_stay() 
     assert without_secrets(text) == text.replace("hunter2", "***")
     regions = "{'key_west': {'nprocs': 4}, 'passage': {'a': 'b'}, 'author': ['me']}"
     assert without_secrets(regions) == regions
-    started = time.perf_counter()
+    started = time.process_time()
     without_secrets("{'auth': [" * 100_000)
     without_secrets("'auth': (" + "'" * 200_001)
     without_secrets("'auth': (" + "\\'" * 100_001)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_what_cannot_be_seen_on_a_terminal_is_escaped_and_letters_stay() -> None:

@@ -82,6 +82,11 @@ def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_other
     assert "no such luck" in path.read_text()
 
 
+def test_pools_of_processes_compute_and_end_beside_dask(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    assert run(toy_tasks.Pooled(n=100, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "pooled-100.txt").read_text() == str(20 * 100)
+
+
 def test_a_run_whose_standard_streams_are_closed_and_know_no_accents_works(tmp_path: Path, own_workdir: Path) -> None:
     (tmp_path / "luigi.cfg").write_text(f"[espo]\nworkdir = {own_workdir}\n")
     said = "Québec → ✗"

@@ -63,6 +63,7 @@ def work(*ends: luigi.Task) -> None:
     for end in ends:
         for task in in_order(end):
             if not task.complete():
+                task.check()
                 with task.guarded():
                     task.work()
 

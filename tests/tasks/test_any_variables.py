@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from any_variables import configuration, write_raw
 from checked_netcdf import problems_of
-from complete_demo import in_order
+from complete_demo import work
 from demo_runs import use
 from luigi.configuration import LuigiConfigParser
 from xclim import indices
@@ -38,10 +38,7 @@ def run(tmp_path: Path, own_settings: LuigiConfigParser) -> Run:
         write_raw(tmp_path / "raw", raw.split())
         use(configuration(tmp_path, tmp_path / "raw", adjusted.split(), v2=v2, more=more), tmp_path)
         with dask.config.set(scheduler="threads", num_workers=2):
-            for task in in_order(tasks.All()):
-                task.check()
-                with task.guarded():
-                    task.work()
+            work(tasks.All())
         opened = {name: store.open_store(info.path) for name, info in context().archives(SIM).items()}
         return {name: ds[name].load() for name, ds in opened.items()}
 
@@ -56,10 +53,7 @@ def explained(folder: Path, var: str) -> str:
 
 
 def export_and_publish(folder: Path, var: str) -> None:
-    for task in every_export(folder / "netcdf", "espo-v2")._exports:
-        if task.var == var:
-            with task.guarded():
-                task.work()
+    work(*(task for task in every_export(folder / "netcdf", "espo-v2")._exports if task.var == var))
     (file,) = (folder / "netcdf").rglob(f"{var}_*.nc")
     assert not problems_of([file])
     publish()

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +11,12 @@ import dask
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import in_order
+from complete_demo import work
 from demo_runs import use
 from given_commands import espo
 from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import forget
 from espo_luigi.tasks.export import every_export
 from espo_luigi.tasks.publish import publish
@@ -48,20 +47,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         patch.chdir(folder / "wet")
         use([Path("config.yml"), Path("paths.yml")], Path("espo-demo-humid"))
         get_config().set("espo", "report", "true")
-        work(in_order(tasks.All()))
+        work(tasks.All())
         publish()
-        work(task for task in every_export(Path("netcdf"), "espo-g6")._exports if task.var in ("hurs", "tdps"))
+        work(*(task for task in every_export(Path("netcdf"), "espo-g6")._exports if task.var in ("hurs", "tdps")))
     yield Made(folder / "wet")
     get_config().clear()
     get_config().read_dict(before)
     forget()
-
-
-def work(those: Iterable[EspoTask]) -> None:
-    for task in those:
-        task.check()
-        with task.guarded():
-            task.work()
 
 
 @pytest.fixture(scope="module")

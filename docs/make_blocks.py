@@ -32,7 +32,8 @@ from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, AdjustArguments, TrainArguments
+from espo_luigi.methods.base import METHODS
+from espo_luigi.methods.xsdba import AdjustArguments, TrainArguments, arguments_of
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.publication.retractions import Checked
@@ -231,8 +232,8 @@ _ARGUMENTS = (TrainArguments, AdjustArguments)
 
 def methods_with(argument: str) -> str:
     """The methods that take an argument, or the fewer ones that do not."""
-    takers = [name for name, of in METHOD_ARGUMENTS.items() if argument in (*of.train, *of.adjust)]
-    others = [code(name) for name in METHOD_ARGUMENTS if name not in takers]
+    takers = [name for name in METHODS if argument in arguments_of(name, "train") + arguments_of(name, "adjust")]
+    others = [code(name) for name in METHODS if name not in takers]
     if len(others) < len(takers):
         return f"all but {', '.join(others)}" if others else "all"
     return ", ".join(map(code, takers))

@@ -6,12 +6,13 @@ GIL, and its own use of Dask orders dimensions by hash. Where our kernels know t
 
 from __future__ import annotations
 
+import ast
 import functools
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -47,6 +48,7 @@ from espo_luigi.methods.base import (
 )
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.science.definitions import arguments_in, source_of
 from espo_luigi.science.periods import each_period
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
@@ -60,28 +62,15 @@ DEFAULT_NQUANTILES = 15
 NQUANTILES_OF_OTHERS = 20  # xsdba's own default
 
 
-# Importing xsdba takes seconds; tests/config/test_config_signatures.py compares these tables with the installed one.
-class MethodArguments(NamedTuple):
-    """Arguments of a method's `train` and `adjust`, without data and group."""
-
-    train: tuple[str, ...]
-    adjust: tuple[str, ...]
-
-
-_QUANTILES = (
-    "nquantiles", "kind", "adapt_freq_thresh", "jitter_under_thresh_value", "jitter_over_thresh_value",
-    "jitter_over_thresh_upper_bnd", "max_tail_factor", "skip_input_checks",
-)  # fmt: skip
-METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
-    "DetrendedQuantileMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "detrend", "skip_input_checks")
-    ),
-    "EmpiricalQuantileMapping": MethodArguments(_QUANTILES, ("interp", "extrapolation", "skip_input_checks")),
-    "QuantileDeltaMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
-    ),
-    "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
-}
+@functools.cache
+def arguments_of(method: str, function: str) -> tuple[str, ...]:
+    """Return the arguments of a method's `train` or `adjust` in xsdba, without data and group."""
+    classes = {node.name: node for node in source_of("xsdba", "adjustment") if isinstance(node, ast.ClassDef)}
+    own = {one.name: one for one in classes[method].body if isinstance(one, ast.FunctionDef)}
+    if f"_{function}" not in own:
+        return arguments_of(ast.unparse(classes[method].bases[0]), function)
+    given = {"cls", "self", "ref", "hist", "sim", "group"}
+    return (*(name for name in arguments_in(own[f"_{function}"]) if name not in given), "skip_input_checks")
 
 
 # Of `interp`, which xsdba has not.
@@ -460,15 +449,14 @@ class Xsdba(Method):
         if training.small_amounts and self.variant not in (DEFAULT_METHOD, "QuantileDeltaMapping"):
             told = f"the method {self.variant} has no ratios of quantiles"
             yield problem(told, ("training_args", "small_amounts"), training.small_amounts.model_dump())
-        accepted_by = METHOD_ARGUMENTS[self.variant]
-        for path, arguments, accepted in (
-            (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
-            (("adjusting_args", "xclim_adjust_args"), adjusting.xclim_adjust_args, accepted_by.adjust),
+        for function, section, arguments in (
+            ("train", "training_args", training.xclim_train_args),
+            ("adjust", "adjusting_args", adjusting.xclim_adjust_args),
         ):
-            given = arguments.arguments()
+            accepted, given = arguments_of(self.variant, function), arguments.arguments()
             for key in (key for key in given if key not in accepted):
                 told = f"the method {self.variant} does not take it; it takes {', '.join(accepted)}"
-                yield problem(told, (*path, key), given[key])
+                yield problem(told, (section, f"xclim_{function}_args", key), given[key])
 
     def chosen(self, setup: Setup) -> Method:
         """Return our kernels where they do the same, or itself, and log which."""

@@ -5,10 +5,14 @@ xclim formats their texts with the dataset among the arguments, and pint compute
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
@@ -33,6 +37,19 @@ _OTHER_POWER = re.compile(rf"\*\*|\^|[⁺⁻{_SUPERSCRIPTS}]|{_WORD_FOR_POWER}.*
 _POWER_OF_UNIT = re.compile(r"(?<=[^\W\d_]|[%°])(?:\*\*|\^)?-?\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)?[^\d()^+]*")
 _WORD_OPERATOR_OR_DATE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|[-<>=!+*/%]{1,2}|(?:\d{4}-)?\d\d-\d\d")
+
+
+@functools.cache
+def source_of(package: str, module: str) -> list[ast.stmt]:
+    """Return what a module defines, parsed and not imported: to import xsdba takes seconds."""
+    found: Any = find_spec(package)
+    own: Any = PathFinder.find_spec(module, found.submodule_search_locations)
+    return ast.parse(own.loader.get_source(module)).body
+
+
+def arguments_in(function: ast.FunctionDef) -> list[str]:
+    """Return the names of a function's arguments."""
+    return [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
 
 
 def is_bounded(text: str) -> bool:

@@ -40,8 +40,7 @@ from espo_luigi.publication.retractions import Checked
 from espo_luigi.report.comparison import Comparison
 from espo_luigi.report.reading import RuleFigures
 from espo_luigi.science.derivations import DERIVATIONS
-from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.limits import FLAGS, INPUT_PROBLEMS, Flag
+from espo_luigi.science.limits import FLAGS, INPUT_PROBLEMS, Flag, arguments_of_flags
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables
@@ -280,12 +279,12 @@ def report_checks() -> str:
 
 def flag_meaning(flag: Flag) -> str:
     """What a flag finds, whatever its threshold; nothing where the title says it."""
-    return re.sub(r" \{threshold.*", " the threshold", flag.meaning)
+    return flag.meaning.format(threshold="the threshold", name="values")
 
 
 def default_of(name: str, flag: Flag) -> str:
     """The threshold that holds if the configuration gives none."""
-    return code((default_threshold(name) if flag.side else "") or "")
+    return code(arguments_of_flags().get(name, {}).get("thresh", "") if flag.side else "")
 
 
 # Exit codes

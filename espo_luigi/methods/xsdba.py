@@ -77,6 +77,9 @@ def arguments_of(method: str, function: str) -> tuple[str, ...]:
 _OF_ITS_DAY = "nearest_quantile"
 _BY_KERNELS = "only our kernels search the value's own day (without `engine: xsdba`)"
 
+_BY_US: Mapping[str, tuple[Any, ...]] = {"interp": ("nearest", _OF_ITS_DAY), "extrapolation": ("constant",)}
+_LOESS_BY_US = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
+
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
 
@@ -155,15 +158,15 @@ def as_quantiles(value: Any) -> Any:
     """Return a number of quantiles, or those that are listed, checked."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
-    if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 for one in value)
+    ):
         raise ValueError("expected a whole number above 0, or a list of quantiles between 0 and 1")
     if any(above <= below for below, above in pairwise(value)):
         raise ValueError("expected quantiles that increase, each given once")
     return [float(one) for one in value]
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 class TrainArguments(Arguments):
@@ -241,6 +244,25 @@ class AdjustArguments(Arguments):
     extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
     rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
     skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
+
+
+def why_no_kernels(method: str, adjust: Mapping[str, Any]) -> str | None:
+    """Say why our kernels cannot adjust with arguments of a method's `adjust`; None if they can."""
+    for name, value in adjust.items():
+        if name not in ("detrend", "rank_window") and value not in _BY_US.get(name, ()):
+            return f"the kernels do not do {name}={value!r}"
+    if method == "QuantileDeltaMapping":
+        return None
+    detrend = adjust.get("detrend")
+    given = (detrend["LoessDetrend"] or {}) if isinstance(detrend, Mapping) and [*detrend] == ["LoessDetrend"] else None
+    if not isinstance(given, Mapping):
+        return f"the kernels detrend by LOESS only, not by {detrend!r}"
+    others = {name: value for name, value in given.items() if name not in ("f", "mult_skip_zeros")}
+    if any(name not in _LOESS_BY_US or _LOESS_BY_US[name] != value for name, value in others.items()):
+        return f"the kernels' LOESS is {_LOESS_BY_US}, not {others}"
+    if isinstance(fraction := given.get("f", 0.2), int | float) and 0 < fraction < 1:
+        return None
+    return f"the kernels' LOESS has a fraction between 0 and 1, not {fraction}"
 
 
 def check_kind(given: Any, space: AdditiveSpace | None) -> None:
@@ -442,8 +464,8 @@ class Xsdba(Method):
         how = adjusting.xclim_adjust_args
         if how.interp == _OF_ITS_DAY and self.variant != "QuantileDeltaMapping":
             by_day = Grouping.of(training.model_dump()["group"]).name == "time.dayofyear"
-            by_loess = isinstance(how.detrend, Detrend) and "LoessDetrend" in how.detrend.model_fields_set
-            if self.variant != DEFAULT_METHOD or self.engine == "xsdba" or not by_day or not by_loess:
+            is_ours = self.variant == DEFAULT_METHOD and self.engine != "xsdba" and by_day
+            if not is_ours or why_no_kernels(self.variant, how.arguments()):
                 told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend; expected nearest"
                 yield problem(told, ("adjusting_args", "xclim_adjust_args", "interp"), how.interp)
         if training.small_amounts and self.variant not in (DEFAULT_METHOD, "QuantileDeltaMapping"):
@@ -494,6 +516,8 @@ class Xsdba(Method):
 
     def train(self, block: Block, setup: Setup) -> xr.Dataset:
         """Train on a block."""
+        from xsdba.processing import adapt_freq
+
         from espo_luigi.science import seeds
 
         options = Options.of(setup, self.variant)
@@ -510,7 +534,11 @@ class Xsdba(Method):
                     _additive(one, space, name) for name, one in (("reference", reference), ("simulation", historical))
                 )
             if options.adapt_freq is not None:
-                historical, extra = _adapt_freq(reference, historical, setup, options)
+                group, threshold = _grouper(options.adapt_freq_group), f"{options.adapt_freq!r} {setup.unit}"
+                adapted, pth, dp0 = adapt_freq(reference, historical, group=group, thresh=threshold)
+                # The random values come out as float64, which would double the size of the training.
+                historical = adapted.transpose(*historical.dims).astype(historical.dtype)
+                extra = {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
             trained = _train(reference, historical, options).assign(extra)
             return _limited(trained, historical, options) if options.small and options.kind == "*" else trained
 
@@ -668,18 +696,6 @@ def _prepared(block: Block, name: str, setup: Setup, options: Options) -> xr.Dat
         flat = seeds.jitter_members(flat, options.jitter_under, seeds=of_series, role=name, cells=places)
         values = flat.reshape(values.shape)
     return data.copy(data=values)
-
-
-def _adapt_freq(
-    reference: xr.DataArray, historical: xr.DataArray, setup: Setup, options: Options
-) -> tuple[xr.DataArray, dict[str, xr.DataArray]]:
-    from xsdba.processing import adapt_freq
-
-    threshold = f"{options.adapt_freq!r} {setup.unit}"
-    adapted, pth, dp0 = adapt_freq(reference, historical, group=_grouper(options.adapt_freq_group), thresh=threshold)
-    # The random values come out as float64, which would double the size of the training.
-    adapted = adapted.transpose(*historical.dims).astype(historical.dtype)
-    return adapted, {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
 
 
 def _limited(trained: xr.Dataset, historical: xr.DataArray, options: Options) -> xr.Dataset:

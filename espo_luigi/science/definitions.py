@@ -40,11 +40,12 @@ _WORD_OPERATOR_OR_DATE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|[-<>=!+*/%]{1,2}|(
 
 
 @functools.cache
-def source_of(package: str, module: str) -> list[ast.stmt]:
-    """Return what a module defines, parsed and not imported: to import xsdba takes seconds."""
-    found: Any = find_spec(package)
-    own: Any = PathFinder.find_spec(module, found.submodule_search_locations)
-    return ast.parse(own.loader.get_source(module)).body
+def source_of(*names: str) -> list[ast.stmt]:
+    """Return what the module of these names defines, parsed: to import modules of xclim and xsdba takes seconds."""
+    found: Any = None
+    for name in names:
+        found = PathFinder.find_spec(name, found.submodule_search_locations) if found else find_spec(name)
+    return ast.parse(found.loader.get_source(names[-1])).body
 
 
 def arguments_in(function: ast.FunctionDef) -> list[str]:
@@ -115,7 +116,9 @@ def _fault_of(at: tuple[str, ...], text: str) -> str:
     if is_unit and not is_bounded(text):
         return "expected units, with powers of units only"
     if is_parameter:
-        is_plain = is_unit or at[-1] == "description" or _WORD_OPERATOR_OR_DATE.fullmatch(text) or _is_quantity(text)
+        rest = _POWER_OF_UNIT.sub("", text)
+        is_quantity = is_bounded(text) and "**" not in rest and bool(_QUANTITY.fullmatch(rest))
+        is_plain = is_unit or at[-1] == "description" or _WORD_OPERATOR_OR_DATE.fullmatch(text) or is_quantity
         return "" if is_plain else "expected a number and its unit, without arithmetic, or a word"
     if at[2:3] in (("notes",), ("references",)) or at[0] in ("variables", "references", "doc"):
         return ""  # xclim does not format these, and LaTeX has braces
@@ -126,7 +129,3 @@ def _fault_of(at: tuple[str, ...], text: str) -> str:
     if any(not str(name).isidentifier() or name == "ds" or form or turn for _, name, form, turn in fields):
         return "expected plain names of parameters in braces, such as {thresh}"
     return fault_of_name(re.sub(r"[{}]", "", text)) if at[-1] == "var_name" else ""
-
-
-def _is_quantity(text: str) -> bool:
-    return is_bounded(text) and "**" not in (rest := _POWER_OF_UNIT.sub("", text)) and bool(_QUANTITY.fullmatch(rest))

@@ -223,7 +223,7 @@ def arguments_of_flags() -> Mapping[str, Mapping[str, Any]]:
     """Return the arguments of each of xclim's data flags, with their defaults; `...` for those without."""
     found = {}
     for node in source_of("xclim", "core", "dataflags"):
-        if isinstance(node, ast.FunctionDef) and "register_methods" in ast.unparse(node.decorator_list[:1]):
+        if isinstance(node, ast.FunctionDef) and any("register" in ast.unparse(one) for one in node.decorator_list):
             names = [argument.arg for argument in node.args.kwonlyargs]
             defaults = [... if one is None else ast.literal_eval(one) for one in node.args.kw_defaults]
             found[node.name] = dict(zip(names, defaults, strict=True))

@@ -32,15 +32,15 @@ from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, AdjustArguments, TrainArguments
+from espo_luigi.methods.base import METHODS
+from espo_luigi.methods.xsdba import AdjustArguments, TrainArguments, arguments_of
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.publication.retractions import Checked
 from espo_luigi.report.comparison import Comparison
 from espo_luigi.report.reading import RuleFigures
 from espo_luigi.science.derivations import DERIVATIONS
-from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.limits import FLAGS, INPUT_PROBLEMS, Flag
+from espo_luigi.science.limits import FLAGS, INPUT_PROBLEMS, Flag, arguments_of_flags
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables
@@ -231,8 +231,8 @@ _ARGUMENTS = (TrainArguments, AdjustArguments)
 
 def methods_with(argument: str) -> str:
     """The methods that take an argument, or the fewer ones that do not."""
-    takers = [name for name, of in METHOD_ARGUMENTS.items() if argument in (*of.train, *of.adjust)]
-    others = [code(name) for name in METHOD_ARGUMENTS if name not in takers]
+    takers = [name for name in METHODS if argument in arguments_of(name, "train") + arguments_of(name, "adjust")]
+    others = [code(name) for name in METHODS if name not in takers]
     if len(others) < len(takers):
         return f"all but {', '.join(others)}" if others else "all"
     return ", ".join(map(code, takers))
@@ -279,12 +279,12 @@ def report_checks() -> str:
 
 def flag_meaning(flag: Flag) -> str:
     """What a flag finds, whatever its threshold; nothing where the title says it."""
-    return re.sub(r" \{threshold.*", " the threshold", flag.meaning)
+    return flag.meaning.format(threshold="the threshold", name="values")
 
 
 def default_of(name: str, flag: Flag) -> str:
     """The threshold that holds if the configuration gives none."""
-    return code((default_threshold(name) if flag.side else "") or "")
+    return code(arguments_of_flags().get(name, {}).get("thresh", "") if flag.side else "")
 
 
 # Exit codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -137,18 +137,17 @@ class VariableAdjustment(Section):
             raise ValueError(f"the method {self.name} is never xsdba's: leave `engine: xsdba` out, or `method`")
         for name in self.variables:
             file_name_part(name)
-        if listed := [*self._problems_of_the_group(), *self.chosen.problems(self.training_args, self.adjusting_args)]:
-            raise ValidationError.from_exception_data(type(self).__name__, listed)
-        return self
-
-    def _problems_of_the_group(self) -> Iterator[InitErrorDetails]:
-        names = list(self.variables)
+        listed, names = list[InitErrorDetails](), list(self.variables)
         if len(names) == 1:
-            yield problem(f"{names[0]} alone is no group; expected two variables or more", ("variables",), names)
+            told = f"{names[0]} alone is no group; expected two variables or more"
+            listed.append(problem(told, ("variables",), names))
         for name in getattr(self.training_args, "by_variable", ()) if names else ():
             if name not in names:
                 told = f"not adjusted here; expected names of `variables`: {', '.join(names)}{nearest(name, names)}"
-                yield problem(told, ("training_args", "by_variable", name), name)
+                listed.append(problem(told, ("training_args", "by_variable", name), name))
+        if listed := [*listed, *self.chosen.problems(self.training_args, self.adjusting_args)]:
+            raise ValidationError.from_exception_data(type(self).__name__, listed)
+        return self
 
     @property
     def name(self) -> str:
@@ -170,20 +169,18 @@ class BiasAdjust(Section):
 
     @model_validator(mode="after")
     def _fit(self) -> BiasAdjust:
-        if errors := [*self._problems()]:
-            raise ValidationError.from_exception_data(type(self).__name__, errors)
-        return self
-
-    def _problems(self) -> Iterator[InitErrorDetails]:
-        times = Counter(self.adjusted)
+        times, errors = Counter(self.adjusted), list[InitErrorDetails]()
         for key, how in self.variables.items():
             if twice := ", ".join(name for name in how.variables if times[name] > 1):
                 told = f"{twice}: adjusted twice; expected each variable in one place, and `null` elsewhere"
-                yield problem(told, ("variables", key, "variables"), list(how.variables))
+                errors.append(problem(told, ("variables", key, "variables"), list(how.variables)))
             known = how.chosen.variables
             if foreign := ", ".join(name for name in how.variables or (key,) if known and name not in known):
                 told = f"the method {how.name} has no settings for {foreign}; it has: {', '.join(known)}"
-                yield problem(told, ("variables", key, "method"), how.name)
+                errors.append(problem(told, ("variables", key, "method"), how.name))
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
 
     @property
     def adjusted(self) -> tuple[str, ...]:
@@ -281,9 +278,8 @@ class DerivedVariable(Section):
     )
 
 
-def _each_by_its_name(value: Any) -> Any:
-    """Return a list of names as a mapping of them."""
-    return {name: {} for name in value} if isinstance(value, list | tuple) else value
+# A list of names stands for a mapping of them.
+_EACH = BeforeValidator(lambda value: {name: {} for name in value} if isinstance(value, list | tuple) else value)
 
 
 class CleanUp(Section):
@@ -302,7 +298,7 @@ class CleanUp(Section):
         "where tasmax and tasmin are adjusted without dtr, and nothing where there is no pair",
         "derived",
     )
-    derive: Annotated[ByFileName[DerivedVariable], BeforeValidator(_each_by_its_name)] = OmitDefault(
+    derive: Annotated[ByFileName[DerivedVariable], _EACH] = OmitDefault(
         "variables that are derived from adjusted variables, such as [hurs, tdps], or {hurs: {from: [tas, huss, ps]}}",
         {},
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 from espo_luigi.config.diagnosis import Diagnostics, DiagStep, OffDiag
 from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
-from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
@@ -19,7 +18,7 @@ from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.derivations import DERIVATIONS, NEEDED_FOR
 from espo_luigi.science.geometry.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.limits import FLAGS
-from espo_luigi.science.periods import each_period
+from espo_luigi.science.periods import date_of, each_period
 from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
-    _check_regions(config.custom.regions)
-    _check_domain(config)
+    _check_regions(config)
     _check_grids(config)
     _check_source(config)
     _check_variables(config)
@@ -182,8 +180,9 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
             raise ConfigurationError(f"`{path}`: {got}; expected a product in W m-2, such as rsds.")
 
 
-def _check_regions(regions: Mapping[str, Region]) -> None:
-    """Refuse regions of the same longitudes that overlap or leave a gap."""
+def _check_regions(config: RunConfig) -> None:
+    """Refuse regions of the same longitudes that overlap or leave a gap, or that the domain does not cover."""
+    regions, domain = config.custom.regions, config.domain  # which is cut out of the simulations
     ordered = sorted(regions.items(), key=lambda entry: (entry[1].lon_bnds, entry[1].lat_bnds))
     for (south, below), (north, above) in pairwise(ordered):
         distance = above.lat_bnds[0] - below.lat_bnds[1]
@@ -194,12 +193,7 @@ def _check_regions(regions: Mapping[str, Region]) -> None:
                 f"{south} ends at {below.lat_bnds[1]:g} degrees north and {north} begins at {above.lat_bnds[0]:g}. "
                 "Give both the same bound, between two grid points."
             )
-
-
-def _check_domain(config: RunConfig) -> None:
-    """Refuse regions that the domain, which is cut out of the simulations, does not cover."""
-    domain = config.domain
-    for key, region in config.custom.regions.items():
+    for key, region in regions.items():
         if missing := missing_sides(region.box, domain.box):
             raise ConfigurationError(
                 f"`domain` ({domain.box}) does not cover `custom.regions.{key}` ({region.box}): {missing} "
@@ -295,8 +289,7 @@ def _check_thresholds(config: RunConfig) -> None:
     for path, variable, chosen in flags:
         units = row_of(variable, config.table).units or given.get(variable)
         for flag in chosen:
-            # Its threshold is 0, in any unit.
-            own = FLAGS[flag].units if flag in FLAGS and flag != "negative_accumulation_values" else ""
+            own = row_of(FLAGS[flag].of).shown_units
             if units and own and not converts(own, units):
                 raise ConfigurationError(
                     f"`{path}.{flag}`: this flag is about values in {own}, and {variable} is in {units}. Remove it."

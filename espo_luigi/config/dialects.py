@@ -208,7 +208,11 @@ def modernise(content: Content) -> dict[KeyPath, KeyPath]:
 
 def _put_folders(paths: Content, written: dict[KeyPath, KeyPath]) -> None:
     """Give a file's folders their current names, also where its older names are `null`."""
-    folder = _folder_of(paths.get("output"))
+    folder, template = None, paths.get("output")  # such as FOLDER/NAM_SPLIT/{region_name}/day_{sim_id}.zarr
+    if isinstance(template, str):
+        fixed = list(takewhile(lambda part: "{" not in part, PurePath(template).parent.parts))
+        kept = fixed[:-1] if fixed[-1:] == ["NAM_SPLIT"] else fixed
+        folder = os.path.join(*kept) if kept else None
     for old, name, path in (("exec_workdir", "tmpdir", paths.get("exec_workdir")), ("output", "final", folder)):
         if old in paths and (path or paths[old] is None) and paths.get(name) is None:
             paths[name] = path
@@ -236,15 +240,6 @@ def reference_source(written: Written) -> str:
     """Return the source below which a file gives `extraction.reference`, by its moved keys; "" if it names none."""
     names = (path[2] for key, path in written.items() if key[:2] == path[:2] == _REFERENCE and len(path) > len(key))
     return next(names, "")
-
-
-def _folder_of(template: Any) -> str | None:
-    """The folder of products in a file-name template such as ``FOLDER/NAM_SPLIT/{region_name}/day_{sim_id}.zarr``."""
-    if not isinstance(template, str) or not template:
-        return None
-    fixed = list(takewhile(lambda part: "{" not in part, PurePath(template).parent.parts))
-    kept = fixed[:-1] if fixed[-1:] == ["NAM_SPLIT"] else fixed
-    return os.path.join(*kept) if kept else None
 
 
 def as_written(path: KeyPath, written: Written) -> KeyPath:

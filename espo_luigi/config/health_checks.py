@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -37,7 +36,8 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.science.geometry.polygons import read_polygons
-from espo_luigi.science.limits import FLAGS, LAND_FLAG, Check
+from espo_luigi.science.limits import FLAGS, LAND_FLAG, Check, arguments_of_flags
+from espo_luigi.science.periods import date_of
 from espo_luigi.science.variables import variable
 
 # With xclim's own prefix, and without.
@@ -61,53 +61,31 @@ class FlagsSection(Section):
     signal: Share = Field(default=1.0, description="off the regridded change, in standard deviations of yearly means")
 
 
-def _threshold(what: str) -> Any:
-    return Field(default=None, description=f"{what}, with its unit; xclim's by default")
-
-
-class _Threshold(Arguments):
-    thresh: Threshold | None = _threshold("the threshold")
-
-
-class _Bounds(Arguments):
-    lower: Threshold | None = _threshold("the lower bound")
-    upper: Threshold | None = _threshold("the upper bound")
-
-
-class _Repeating(Arguments):
-    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of days")
-
-
-class _RepeatingBeyond(_Repeating):
-    thresh: Threshold = Field(description="the threshold, with its unit")
-    op: Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"] | None = Field(
-        default=None, description="the comparison"
-    )
-
-
-class _Deviations(Arguments):
-    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of standard deviations")
-    window: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window of days")
-
-
-# The flags of xclim that take arguments. A test compares all with xclim's functions, whose import takes seconds.
-_WITH_ARGUMENTS: Mapping[str, type[Arguments]] = {
-    "outside_n_standard_deviations_of_climatology": _Deviations,
-    "temperature_extremely_high": _Threshold,
-    "temperature_extremely_low": _Threshold,
-    "values_op_thresh_repeating_for_n_or_more_days": _RepeatingBeyond,
-    "values_repeating_for_n_or_more_days": _Repeating,
-    "very_large_precipitation_events": _Threshold,
-    "wind_values_outside_of_bounds": _Bounds,
+_Number = Annotated[Integer, Field(ge=1)]
+_Operator = Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"]
+# The arguments of xclim's flags.
+_ARGUMENTS: Mapping[str, tuple[Any, str]] = {
+    "thresh": (Threshold, "the threshold, with its unit"),
+    "lower": (Threshold, "the lower bound, with its unit"),
+    "upper": (Threshold, "the upper bound, with its unit"),
+    "n": (_Number, "the number of days, or of standard deviations"),
+    "window": (_Number, "the window of days"),
+    "op": (_Operator, "the comparison"),
 }
 
 
 def _flag(name: str) -> Any:
     """Return a flag's type and field, which its title in reports describes; None where an argument is required."""
-    arguments = _WITH_ARGUMENTS.get(name, Arguments)
-    if any(field.is_required() for field in arguments.model_fields.values()):
-        return arguments | None, Field(default=None, description=FLAGS[name].title)
-    return Annotated[arguments, NothingIsEmpty], Field(default_factory=arguments, description=FLAGS[name].title)
+    fields: dict[str, Any] = {}
+    for argument, default in arguments_of_flags()[name].items():
+        kind, what = _ARGUMENTS[argument]
+        fields[argument] = kind | None, Field(default=None, description=f"{what}; {default} by default")
+        if default is ...:
+            fields[argument] = kind, Field(description=what)
+    section: Any = create_model(name, __base__=Arguments, **fields)
+    if ... in arguments_of_flags()[name].values():
+        return section | None, Field(default=None, description=FLAGS[name].title)
+    return Annotated[section, NothingIsEmpty], Field(default_factory=section, description=FLAGS[name].title)
 
 
 Flags = create_model(
@@ -158,15 +136,11 @@ def _differences_in_kelvin(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse limits of differences in degC, which xclim takes for temperatures: 0 degC would be 273.15 K of range."""
     for difference in (name for name in value if variable(name).difference):
         for name, limit in value[difference]:
-            given = isinstance(limit, _Threshold) and name in value[difference].model_fields_set
-            if given and _unit(limit.thresh) != "K":
+            given = hasattr(limit, "thresh") and name in value[difference].model_fields_set
+            if given and getattr(limit.thresh, "unit", "") != "K":
                 told = f"{name} of {difference} has the threshold {limit.thresh}"
                 raise ValueError(f"{told}; expected one in K, such as 0 K")
     return value
-
-
-def _unit(threshold: str | None) -> str:
-    return (threshold or "").strip().partition(" ")[2].strip()
 
 
 _Flags = Annotated[Flags, NothingIsEmpty]  # type: ignore[valid-type]
@@ -181,24 +155,12 @@ class Structure(Arguments):
     coords: Names = Field(default=(), description="the coordinates")
 
 
-def date_of(text: str) -> tuple[int, int, int]:
-    """Return a date's year, month and day (the latter two may be missing); raise ValueError if the text is no date."""
-    parts = _DATE.fullmatch(text)
-    year, month, day = (int(part or 1) for part in parts.groups()) if parts else (0, 0, 0)
-    # 30 February is a day where all months have 30.
-    if not (year and 1 <= month <= 12 and 1 <= day <= (31 if month in _MONTHS_OF_31_DAYS else 30)):
-        raise ValueError("expected a date, such as 1950-01-01")
-    return year, month, day
-
-
 def _as_date(value: Any) -> str:
     text = "" if isinstance(value, bool) or not isinstance(value, str | int) else str(value)
     date_of(text)
     return text
 
 
-_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2}))?(?:-([0-9]{1,2}))?(?:[T ][0-9:.]*)?")
-_MONTHS_OF_31_DAYS = (1, 3, 5, 7, 8, 10, 12)
 Date = Annotated[str, BeforeValidator(_as_date)]
 
 

@@ -79,27 +79,21 @@ def _land_cells_only(value: Any) -> Any:
 def check_products_folder(products: Path, temporary: Path) -> None:
     """Raise `ConfigurationError` if the folder of products is the root, a home folder, or the temporary files'."""
     final, tmpdir = products.resolve(), temporary.resolve()
-    why = ""
+    homes, why = {Path(os.environ.get("HOME") or "/").resolve()}, ""
+    for user in {os.geteuid(), final.stat().st_uid if final.exists() else os.geteuid()}:
+        with contextlib.suppress(KeyError):
+            homes.add(Path(pwd.getpwuid(user).pw_dir).resolve())
     if final.is_relative_to(tmpdir):
         why = f"it is {'' if final == tmpdir else 'inside of '}paths.tmpdir ({tmpdir}), whose files a run deletes"
     elif final == Path("/"):
         why = "it is the root of the file system"
-    elif final in _homes(final):
+    elif final in homes:
         why = "it is a home folder"
     if why:
         raise ConfigurationError(
             f"paths.final = {products}: {why}. Expected a folder for the products alone: name another, such as "
             f"{(tmpdir.parent if final.is_relative_to(tmpdir) else final) / 'espo-final'}"
         )
-
-
-def _homes(folder: Path) -> set[Path]:
-    """The home folders of this user, and of the owner of a folder."""
-    homes = [os.environ.get("HOME") or "/"]
-    for user in {os.geteuid(), folder.stat().st_uid if folder.exists() else os.geteuid()}:
-        with contextlib.suppress(KeyError):
-            homes.append(pwd.getpwuid(user).pw_dir)
-    return {Path(home).resolve() for home in homes}
 
 
 class Subregions(Section):

@@ -266,7 +266,8 @@ def value_at(value: Any, key: str) -> Any:
         return list(members)
     if key.startswith("*."):
         held = {name: value_at(member, key[2:]) for name, member in members.items()}
-        return {name: one for name, one in held.items() if one is not None or _is_null(members[name], key[2:])}
+        null = [n for n, one in members.items() if isinstance(one, BaseModel) and key[2:] in one.model_fields_set]
+        return {name: one for name, one in held.items() if one is not None or name in null}
     # A user's own name may hold a dot: the longest that fits.
     fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
     longest = max(fitting, key=len, default=None)
@@ -294,10 +295,6 @@ def given_keys(config: BaseModel, prefix: str = "") -> list[str]:
 def short_hash(text: str) -> str:
     """Return the first twelve hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _is_null(value: Any, key: str) -> bool:
-    return isinstance(value, BaseModel) and key in value.model_fields_set
 
 
 def _members(value: Any) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from espo_luigi.redaction import redacted
 from espo_luigi.science.attributes import RegridMethod
 from espo_luigi.science.geometry.boxes import Box, made_edges
 from espo_luigi.science.limits import INPUT_PROBLEMS
+from espo_luigi.science.quantities import Comparison
 from espo_luigi.science.variables import Filling
 
 # xESMF's ways to put values outside of the source's grid.
@@ -152,19 +153,18 @@ class CreateMask(Section):
     mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
 
 
-_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+def _matching(pattern: str, expected: str) -> BeforeValidator:
+    def validated(value: Any) -> str:
+        if not re.fullmatch(pattern, str(value)):
+            raise ValueError(expected)
+        return str(value)
+
+    return BeforeValidator(validated)
 
 
-def _as_comparison(value: Any) -> Any:
-    if isinstance(value, str) and value and not re.fullmatch(rf"\s*([<>]=?|[=!]=)\s*{_NUMBER}\s+\S.*", value):
-        raise ValueError('expected one of >=, >, <=, <, ==, !=, a number and units, such as "> 335 K"')
-    return value
-
-
-def _as_days(value: Any) -> str:
-    if value != "" and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?", str(value)):
-        raise ValueError("expected a day, a month or a year, such as 2014-12-31")
-    return str(value)
+_DAY = _matching(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "expected a day, such as 2015-01-01")
+_DAYS = _matching(r"([0-9]{4}(-[0-9]{2}){0,2})?", "expected a day, a month or a year, such as 2014-12-31")
+_PARSED = AfterValidator(lambda value: Comparison(value) if value and isinstance(value, str) else value)
 
 
 class RepairRow(Section):
@@ -173,10 +173,11 @@ class RepairRow(Section):
     id: str = Field(description="the simulation's id; `*` stands for any text")
     variable: str = Field(description="the variable")
     what: Literal["missing", "mean_of_neighbours"] = Field(description="what takes their place")
-    where: Annotated[str | tuple[float, float], BeforeValidator(_as_comparison)] = Field(
-        default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
-    )
-    when: Annotated[str, BeforeValidator(_as_days)] = Field(default="", description="a day, a month or a year")
+    where: Annotated[
+        str | tuple[float, float],
+        _PARSED,
+    ] = Field(default="", description="the values (`> 335 K`), or a cell's latitude and longitude")
+    when: Annotated[str, _DAYS] = Field(default="", description="a day, a month or a year")
 
     @model_validator(mode="after")
     def _of_some_values(self) -> RepairRow:
@@ -185,12 +186,6 @@ class RepairRow(Section):
         if self.what == "mean_of_neighbours" and isinstance(self.where, str):
             raise ValueError("expected the latitude and longitude of a cell as `where` of mean_of_neighbours")
         return self
-
-
-def _as_day(value: Any) -> str:
-    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", str(value)):
-        raise ValueError("expected a day, such as 2015-01-01")
-    return str(value)
 
 
 class Extraction(Section):
@@ -209,7 +204,7 @@ class Extraction(Section):
     fill_in_time: Named[Filling] = OmitDefault(
         "variables whose gaps are filled from other days, after regridding: forward, both or zero", {}
     )
-    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = OmitDefault(
+    days_to_fill: tuple[Annotated[str, _DAY], ...] = OmitDefault(
         "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
     )
 
@@ -347,9 +342,10 @@ class RegridDataset(Section):
     )
 
 
-def _without_default(methods: Mapping[str, RegridMethod]) -> Mapping[str, RegridMethod]:
-    """Leave out what is the default, which must not change the configuration's fingerprints."""
-    return MappingProxyType({name: method for name, method in methods.items() if method != "bilinear"})
+# The default is left out, which must not change the configuration's fingerprints.
+_WITHOUT_DEFAULT = AfterValidator(
+    lambda methods: MappingProxyType({name: method for name, method in methods.items() if method != "bilinear"})
+)
 
 
 class Regrid(Section):
@@ -357,7 +353,7 @@ class Regrid(Section):
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
     skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
-    regrid_method: Annotated[Named[RegridMethod], AfterValidator(_without_default)] = OmitDefault(
+    regrid_method: Annotated[Named[RegridMethod], _WITHOUT_DEFAULT] = OmitDefault(
         "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
     )
 

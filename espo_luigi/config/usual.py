@@ -11,6 +11,7 @@ from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods.base import TOGETHER
+from espo_luigi.methods.xsdba import why_no_kernels
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
@@ -54,8 +55,10 @@ def give_usual_settings(content: Content) -> list[str]:
                     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
                     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
                     usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
-                    if how.get("engine") == "xsdba" or not _by_kernels(how):  # xsdba has no nearest_quantile
-                        usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
+                    for _, adjust in mappings(_laid_over(usual, rest), "adjusting_args.xclim_adjust_args"):
+                        if how.get("engine") == "xsdba" or why_no_kernels(method, adjust):
+                            # xsdba has no nearest_quantile.
+                            usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
                     if method == _METHODS[1] and _long_enough(content, how):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
@@ -64,19 +67,6 @@ def give_usual_settings(content: Content) -> list[str]:
         where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
         put(content, (*where.split("."), "limit_var", name), _LIMITED[name])
     return having
-
-
-def _by_kernels(how: Mapping[str, Any]) -> bool:
-    """Whether our kernels can do what is given of `xclim_adjust_args`; what is no mapping is told of in validation."""
-    adjusting = how.get("adjusting_args")
-    given = adjusting.get("xclim_adjust_args") if isinstance(adjusting, Mapping) else None
-    if not isinstance(given, Mapping):
-        return True
-    detrend = given.get("detrend", {"LoessDetrend": {}})
-    loess = detrend.get("LoessDetrend", "") if isinstance(detrend, Mapping) else ""
-    known = {} if loess is None else loess
-    is_loess = isinstance(known, Mapping) and {*known} <= {"f", "mult_skip_zeros"}
-    return is_loess and given.get("extrapolation", "constant") == "constant"
 
 
 def _limited(content: Content, names: list[str]) -> list[str]:

@@ -101,7 +101,14 @@ class _Reader:
                 "them."
             )
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, at)
+            known = _DECIMALS.get(node.tag)
+            if known and not known.fullmatch(node.value):
+                raise ConfigurationError(
+                    f"`{'.'.join(at)}` ({self.place(node)}): got {node.value}, which is no decimal number: YAML reads "
+                    "010 as 8, 0x1F as 31, 1_000 as 1000 and 1:30 as 90. Write decimal digits only, or put text into "
+                    "quotation marks."
+                )
+            return self._scalars.construct_object(node)
         if node in inside:
             raise ConfigurationError(f"{self.place(node)}: the anchor of `{'.'.join(at)}` contains itself.")
         if len(inside) >= _DEEPEST:
@@ -128,16 +135,6 @@ class _Reader:
                 self.places[*at, key.value] = self.place(key)
                 content[key.value] = self.value(given, (*at, key.value), inside)
         return content
-
-    def _scalar(self, node: yaml.ScalarNode, at: KeyPath) -> Any:
-        known = _DECIMALS.get(node.tag)
-        if known and not known.fullmatch(node.value):
-            raise ConfigurationError(
-                f"`{'.'.join(at)}` ({self.place(node)}): got {node.value}, which is no decimal number: YAML reads 010 "
-                "as 8, 0x1F as 31, 1_000 as 1000 and 1:30 as 90. Write decimal digits only, or put text into quotation "
-                "marks."
-            )
-        return self._scalars.construct_object(node)
 
     def _check_keys(self, node: yaml.Node, at: KeyPath) -> None:
         """Refuse keys that are no text, or given twice."""
@@ -200,18 +197,15 @@ def merge(first: Mapping[str, Any], then: Mapping[str, Any], at: KeyPath = ()) -
 
     Anything else of `then` replaces `first`, and `null` takes what `first` has away.
     """
+    # Names of checks, for which `null` is a value: "without arguments".
+    of_checks = at[:1] == ("health_checks",) and (at[-1] == "missing" or at[-2:-1] in (("flags",), ("cfchecks",)))
     merged = dict(first)
     for key, value in then.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             merged[key] = merge(old, value, (*at, key))
-        elif value is None and old is not None and not _may_be_null(at):
+        elif value is None and old is not None and not of_checks:
             del merged[key]
         else:
             merged[key] = value
     return merged
-
-
-def _may_be_null(at: KeyPath) -> bool:
-    """Whether the keys below are names of checks, for which `null` is a value: "without arguments"."""
-    return at[:1] == ("health_checks",) and (at[-1] == "missing" or at[-2:-1] in (("flags",), ("cfchecks",)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +112,7 @@ def train(
         first_cell=first_cell,
     )
     template = _template(blocks, chosen.layout(setup), setup.dtype)
-    coords = _cell_coords(known)
+    coords = {name: one for name, one in known.coords.items() if one.dims and not {"time", VARIABLE} & {*one.dims}}
     if REALIZATION in template.dims and REALIZATION in simulated.coords:
         coords[REALIZATION] = simulated[REALIZATION]
     made = assign_coords(blocks.map(_train_block, template, (chosen, setup)), coords)
@@ -276,7 +276,13 @@ class _Job:
         part = _selected(self.simulation, period, "the simulation", self.calendar, align_on, setup.units)
         setup = replace(setup, time=TimeAxis.of(part))
         if training is not None:
-            _check_same_members(part, training)
+            pooled = REALIZATION in training.dims  # the training keeps numbers of each member
+            labels = [", ".join(map(str, one[REALIZATION].values)) for one in (part, training) if pooled]
+            if len({*labels}) > 1:
+                raise DataError(
+                    f"The simulation has the members {labels[0]}, and the training {labels[1]}; adjust the members "
+                    "that were trained, in their order."
+                )
             check_same_cells(part, training, ("simulation", "training"))
         chosen = self.named.chosen(setup)
         # A dataset has a single `time`.
@@ -330,11 +336,9 @@ def _train_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
 def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
     method, setup = job
     made = method.adjust(*_in_memory(block, method, setup), setup)
-    return _counted(made, method) if method.counts else made
-
-
-def _counted(made: xr.Dataset, method: Method) -> xr.Dataset:
-    """Return the days that a method marks under the name `MARKS`, and their number by treatment as `TREATED`."""
+    if not method.counts:
+        return made
+    # The days that a method marks have the name `MARKS` from here on, and their number by treatment is `TREATED`.
     marks = made[TREATED]
     if marks.dtype != np.uint8 or {*marks.dims} != {*made["scenario"].dims}:
         raise DataError(
@@ -468,21 +472,3 @@ def _members(data: Series) -> tuple[str, ...] | None:
     if len(set(labels)) < len(labels):
         raise DataError(f"the simulation has members of the same name along {REALIZATION}: {', '.join(labels)}.")
     return labels
-
-
-def _check_same_members(simulation: Series, training: xr.Dataset) -> None:
-    """Check that a training that keeps numbers of each member has the simulation's."""
-    if REALIZATION not in training.dims:
-        return
-    labels = [tuple(map(str, one[REALIZATION].values)) for one in (simulation, training)]
-    if labels[0] != labels[1]:
-        raise DataError(
-            f"The simulation has the members {', '.join(labels[0])}, and the training {', '.join(labels[1])}; "
-            "adjust the members that were trained, in their order."
-        )
-
-
-def _cell_coords(data: xr.DataArray) -> dict[Hashable, xr.DataArray]:
-    return {
-        name: coord for name, coord in data.coords.items() if coord.dims and not {"time", VARIABLE} & set(coord.dims)
-    }

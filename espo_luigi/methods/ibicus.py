@@ -93,7 +93,13 @@ class Ibicus(Method):
         series = {name: _in_units(block[name], variable, units, ibicus_units(variable)) for name in _SERIES}
         times = {f"time_{of}": block[name]["time"].values for name, of in _SERIES.items()}
         if self.variant == "DeltaChange":
-            _check_same_days(block)
+            known, wanted = (block[name]["time"].dt.dayofyear.values for name in ("reference", "simulation"))
+            if not np.array_equal(known, wanted):
+                raise DataError(
+                    f"ibicus.DeltaChange makes the reference's {known.size} days, and the simulation has "
+                    f"{wanted.size}, or other leap years: expected periods of the same days, as in a calendar without "
+                    "leap days."
+                )
         scenario = xr.full_like(series["simulation"], np.nan)
         for place, cell in np.ndenumerate(block["cell"].values):
             for member, seed in enumerate(setup.member_seeds):
@@ -225,13 +231,3 @@ def _made(variant: str, name: str, **arguments: Any) -> Any:
         # Of default settings that ibicus calls experimental; the how-to lists them.
         warnings.simplefilter("ignore")
         return _class(variant).from_variable(name, **arguments)
-
-
-def _check_same_days(block: Block) -> None:
-    """Raise `DataError` unless the simulation's days are those of the reference, some years later."""
-    known, wanted = (block[name]["time"].dt.dayofyear.values for name in ("reference", "simulation"))
-    if not np.array_equal(known, wanted):
-        raise DataError(
-            f"ibicus.DeltaChange makes the reference's {known.size} days, and the simulation has {wanted.size}, or "
-            "other leap years: expected periods of the same days, as in a calendar without leap days."
-        )

@@ -7,7 +7,7 @@ warm differently have different levels after any adjustment.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,7 +162,9 @@ def compare(
     known, simulated = (calendar.convert(series[list(plans)], common) for series in (truth, simulation))
     simulated = simulated.assign({name: convert_to(simulated[name], units_of(known[name])) for name in plans})
     whole = _of_all_cells(known, simulated, plans, methods[ADJUSTED], sampling.periods)
-    valid = _valid(whole.values())
+    # On all days of all periods, in both simulations.
+    known_days = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in whole.values()]
+    valid = join([of.all(["dataset", "period", "season"]) for of in known_days], "variable").all("variable")
     if not valid.any():
         raise DataError(f"No cell of {valid.size} has data in both simulations: take simulations that overlap.")
     evenly = evenly_placed(valid.values, sampling.cells)
@@ -210,13 +212,6 @@ def _of_all_cells(
         }
         made |= dask.compute(lazy)[0]
     return {name: made[name] for name in plans}
-
-
-def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
-    """Return whether a cell has data in both simulations, on all days of all periods."""
-    known = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
-    each = [of.all(["dataset", "period", "season"]) for of in known]
-    return join(each, "variable").all("variable")
 
 
 def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, labels: Sequence[str]) -> xr.Dataset:

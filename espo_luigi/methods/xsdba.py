@@ -6,12 +6,13 @@ GIL, and its own use of Dask orders dimensions by hash. Where our kernels know t
 
 from __future__ import annotations
 
+import ast
 import functools
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
@@ -47,6 +48,7 @@ from espo_luigi.methods.base import (
 )
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.science.definitions import arguments_in, source_of
 from espo_luigi.science.periods import each_period
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
@@ -60,33 +62,23 @@ DEFAULT_NQUANTILES = 15
 NQUANTILES_OF_OTHERS = 20  # xsdba's own default
 
 
-# Importing xsdba takes seconds; tests/config/test_config_signatures.py compares these tables with the installed one.
-class MethodArguments(NamedTuple):
-    """Arguments of a method's `train` and `adjust`, without data and group."""
-
-    train: tuple[str, ...]
-    adjust: tuple[str, ...]
-
-
-_QUANTILES = (
-    "nquantiles", "kind", "adapt_freq_thresh", "jitter_under_thresh_value", "jitter_over_thresh_value",
-    "jitter_over_thresh_upper_bnd", "max_tail_factor", "skip_input_checks",
-)  # fmt: skip
-METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
-    "DetrendedQuantileMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "detrend", "skip_input_checks")
-    ),
-    "EmpiricalQuantileMapping": MethodArguments(_QUANTILES, ("interp", "extrapolation", "skip_input_checks")),
-    "QuantileDeltaMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
-    ),
-    "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
-}
+@functools.cache
+def arguments_of(method: str, function: str) -> tuple[str, ...]:
+    """Return the arguments of a method's `train` or `adjust` in xsdba, without data and group."""
+    classes = {node.name: node for node in source_of("xsdba", "adjustment") if isinstance(node, ast.ClassDef)}
+    own = {one.name: one for one in classes[method].body if isinstance(one, ast.FunctionDef)}
+    if f"_{function}" not in own:
+        return arguments_of(ast.unparse(classes[method].bases[0]), function)
+    given = {"cls", "self", "ref", "hist", "sim", "group"}
+    return (*(name for name in arguments_in(own[f"_{function}"]) if name not in given), "skip_input_checks")
 
 
 # Of `interp`, which xsdba has not.
 _OF_ITS_DAY = "nearest_quantile"
 _BY_KERNELS = "only our kernels search the value's own day (without `engine: xsdba`)"
+
+_BY_US: Mapping[str, tuple[Any, ...]] = {"interp": ("nearest", _OF_ITS_DAY), "extrapolation": ("constant",)}
+_LOESS_BY_US = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
@@ -166,15 +158,15 @@ def as_quantiles(value: Any) -> Any:
     """Return a number of quantiles, or those that are listed, checked."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
-    if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 for one in value)
+    ):
         raise ValueError("expected a whole number above 0, or a list of quantiles between 0 and 1")
     if any(above <= below for below, above in pairwise(value)):
         raise ValueError("expected quantiles that increase, each given once")
     return [float(one) for one in value]
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 class TrainArguments(Arguments):
@@ -252,6 +244,25 @@ class AdjustArguments(Arguments):
     extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
     rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
     skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
+
+
+def why_no_kernels(method: str, adjust: Mapping[str, Any]) -> str | None:
+    """Say why our kernels cannot adjust with arguments of a method's `adjust`; None if they can."""
+    for name, value in adjust.items():
+        if name not in ("detrend", "rank_window") and value not in _BY_US.get(name, ()):
+            return f"the kernels do not do {name}={value!r}"
+    if method == "QuantileDeltaMapping":
+        return None
+    detrend = adjust.get("detrend")
+    given = (detrend["LoessDetrend"] or {}) if isinstance(detrend, Mapping) and [*detrend] == ["LoessDetrend"] else None
+    if not isinstance(given, Mapping):
+        return f"the kernels detrend by LOESS only, not by {detrend!r}"
+    others = {name: value for name, value in given.items() if name not in ("f", "mult_skip_zeros")}
+    if any(name not in _LOESS_BY_US or _LOESS_BY_US[name] != value for name, value in others.items()):
+        return f"the kernels' LOESS is {_LOESS_BY_US}, not {others}"
+    if isinstance(fraction := given.get("f", 0.2), int | float) and 0 < fraction < 1:
+        return None
+    return f"the kernels' LOESS has a fraction between 0 and 1, not {fraction}"
 
 
 def check_kind(given: Any, space: AdditiveSpace | None) -> None:
@@ -453,22 +464,21 @@ class Xsdba(Method):
         how = adjusting.xclim_adjust_args
         if how.interp == _OF_ITS_DAY and self.variant != "QuantileDeltaMapping":
             by_day = Grouping.of(training.model_dump()["group"]).name == "time.dayofyear"
-            by_loess = isinstance(how.detrend, Detrend) and "LoessDetrend" in how.detrend.model_fields_set
-            if self.variant != DEFAULT_METHOD or self.engine == "xsdba" or not by_day or not by_loess:
+            is_ours = self.variant == DEFAULT_METHOD and self.engine != "xsdba" and by_day
+            if not is_ours or why_no_kernels(self.variant, how.arguments()):
                 told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend; expected nearest"
                 yield problem(told, ("adjusting_args", "xclim_adjust_args", "interp"), how.interp)
         if training.small_amounts and self.variant not in (DEFAULT_METHOD, "QuantileDeltaMapping"):
             told = f"the method {self.variant} has no ratios of quantiles"
             yield problem(told, ("training_args", "small_amounts"), training.small_amounts.model_dump())
-        accepted_by = METHOD_ARGUMENTS[self.variant]
-        for path, arguments, accepted in (
-            (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
-            (("adjusting_args", "xclim_adjust_args"), adjusting.xclim_adjust_args, accepted_by.adjust),
+        for function, section, arguments in (
+            ("train", "training_args", training.xclim_train_args),
+            ("adjust", "adjusting_args", adjusting.xclim_adjust_args),
         ):
-            given = arguments.arguments()
+            accepted, given = arguments_of(self.variant, function), arguments.arguments()
             for key in (key for key in given if key not in accepted):
                 told = f"the method {self.variant} does not take it; it takes {', '.join(accepted)}"
-                yield problem(told, (*path, key), given[key])
+                yield problem(told, (section, f"xclim_{function}_args", key), given[key])
 
     def chosen(self, setup: Setup) -> Method:
         """Return our kernels where they do the same, or itself, and log which."""
@@ -506,6 +516,8 @@ class Xsdba(Method):
 
     def train(self, block: Block, setup: Setup) -> xr.Dataset:
         """Train on a block."""
+        from xsdba.processing import adapt_freq
+
         from espo_luigi.science import seeds
 
         options = Options.of(setup, self.variant)
@@ -522,7 +534,11 @@ class Xsdba(Method):
                     _additive(one, space, name) for name, one in (("reference", reference), ("simulation", historical))
                 )
             if options.adapt_freq is not None:
-                historical, extra = _adapt_freq(reference, historical, setup, options)
+                group, threshold = _grouper(options.adapt_freq_group), f"{options.adapt_freq!r} {setup.unit}"
+                adapted, pth, dp0 = adapt_freq(reference, historical, group=group, thresh=threshold)
+                # The random values come out as float64, which would double the size of the training.
+                historical = adapted.transpose(*historical.dims).astype(historical.dtype)
+                extra = {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
             trained = _train(reference, historical, options).assign(extra)
             return _limited(trained, historical, options) if options.small and options.kind == "*" else trained
 
@@ -680,18 +696,6 @@ def _prepared(block: Block, name: str, setup: Setup, options: Options) -> xr.Dat
         flat = seeds.jitter_members(flat, options.jitter_under, seeds=of_series, role=name, cells=places)
         values = flat.reshape(values.shape)
     return data.copy(data=values)
-
-
-def _adapt_freq(
-    reference: xr.DataArray, historical: xr.DataArray, setup: Setup, options: Options
-) -> tuple[xr.DataArray, dict[str, xr.DataArray]]:
-    from xsdba.processing import adapt_freq
-
-    threshold = f"{options.adapt_freq!r} {setup.unit}"
-    adapted, pth, dp0 = adapt_freq(reference, historical, group=_grouper(options.adapt_freq_group), thresh=threshold)
-    # The random values come out as float64, which would double the size of the training.
-    adapted = adapted.transpose(*historical.dims).astype(historical.dtype)
-    return adapted, {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
 
 
 def _limited(trained: xr.Dataset, historical: xr.DataArray, options: Options) -> xr.Dataset:

@@ -256,7 +256,9 @@ def _shared(source: Cells, target: Cells, places: Integers) -> tuple[sparse.csr_
         (rows, row), (columns, column) = (
             np.unique(numbers, return_inverse=True) for numbers in np.divmod(places, len(target.lon))
         )
-        heights, widths = _shared_heights(source.lat, target.lat[rows]), _shared_widths(source.lon, target.lon[columns])
+        (south, north), (low, high) = (np.sin(np.deg2rad(lat)).T for lat in (source.lat, target.lat[rows]))
+        heights = np.maximum(np.minimum(high[:, None], north) - np.maximum(low[:, None], south), 0)
+        widths = _shared_widths(source.lon, target.lon[columns])
         whole = sparse.kron(sparse.csr_matrix(heights), sparse.csr_matrix(widths), format="csr")
         return whole[row * columns.size + column], target.areas()[places]
     if isinstance(source, Boxes):
@@ -265,12 +267,6 @@ def _shared(source: Cells, target: Cells, places: Integers) -> tuple[sparse.csr_
         return _shared_polygons(source, np.arange(source.size), wanted).T.tocsr(), wanted.areas()
     areas = np.concatenate([np.abs(_area(target.polygons(part))) for part in _parts(places)])
     return _shared_polygons(target, places, source), areas
-
-
-def _shared_heights(source: Floats, target: Floats) -> Floats:
-    south, north = np.sin(np.deg2rad(source)).T
-    low, high = np.sin(np.deg2rad(target)).T[..., None]
-    return np.maximum(np.minimum(high, north) - np.maximum(low, south), 0)
 
 
 def _shared_widths(source: Floats, target: Floats) -> Floats:

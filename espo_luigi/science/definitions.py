@@ -5,10 +5,14 @@ xclim formats their texts with the dataset among the arguments, and pint compute
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
@@ -33,6 +37,20 @@ _OTHER_POWER = re.compile(rf"\*\*|\^|[⁺⁻{_SUPERSCRIPTS}]|{_WORD_FOR_POWER}.*
 _POWER_OF_UNIT = re.compile(r"(?<=[^\W\d_]|[%°])(?:\*\*|\^)?-?\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"(?:[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)?[^\d()^+]*")
 _WORD_OPERATOR_OR_DATE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|[-<>=!+*/%]{1,2}|(?:\d{4}-)?\d\d-\d\d")
+
+
+@functools.cache
+def source_of(*names: str) -> list[ast.stmt]:
+    """Return what the module of these names defines, parsed: to import modules of xclim and xsdba takes seconds."""
+    found: Any = None
+    for name in names:
+        found = PathFinder.find_spec(name, found.submodule_search_locations) if found else find_spec(name)
+    return ast.parse(found.loader.get_source(names[-1])).body
+
+
+def arguments_in(function: ast.FunctionDef) -> list[str]:
+    """Return the names of a function's arguments."""
+    return [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
 
 
 def is_bounded(text: str) -> bool:
@@ -98,7 +116,9 @@ def _fault_of(at: tuple[str, ...], text: str) -> str:
     if is_unit and not is_bounded(text):
         return "expected units, with powers of units only"
     if is_parameter:
-        is_plain = is_unit or at[-1] == "description" or _WORD_OPERATOR_OR_DATE.fullmatch(text) or _is_quantity(text)
+        rest = _POWER_OF_UNIT.sub("", text)
+        is_quantity = is_bounded(text) and "**" not in rest and bool(_QUANTITY.fullmatch(rest))
+        is_plain = is_unit or at[-1] == "description" or _WORD_OPERATOR_OR_DATE.fullmatch(text) or is_quantity
         return "" if is_plain else "expected a number and its unit, without arithmetic, or a word"
     if at[2:3] in (("notes",), ("references",)) or at[0] in ("variables", "references", "doc"):
         return ""  # xclim does not format these, and LaTeX has braces
@@ -109,7 +129,3 @@ def _fault_of(at: tuple[str, ...], text: str) -> str:
     if any(not str(name).isidentifier() or name == "ds" or form or turn for _, name, form, turn in fields):
         return "expected plain names of parameters in braces, such as {thresh}"
     return fault_of_name(re.sub(r"[{}]", "", text)) if at[-1] == "var_name" else ""
-
-
-def _is_quantity(text: str) -> bool:
-    return is_bounded(text) and "**" not in (rest := _POWER_OF_UNIT.sub("", text)) and bool(_QUANTITY.fullmatch(rest))

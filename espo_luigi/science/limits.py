@@ -6,12 +6,15 @@ The limits of a variable's values stand in its row of the table of variables. Th
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from espo_luigi.science.definitions import source_of
 from espo_luigi.science.variables import Limits
 
 # The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
@@ -47,6 +50,8 @@ FACTOR_OF_UNITS = 3
 # near zero there, it would make thousands of kelvins of the values beside them. Of 0.1 to 2 K, this keeps the adjusted
 # ranges of such days nearest to the reference's lowest, where 1 to 6 % of the days have them.
 SMALLEST_RANGE_K = 0.5
+# Of simulations that `clean_up.problems` names: days with a tasmin up to this are masked.
+LOWEST_CREDIBLE_TASMIN_K = 100
 
 
 @dataclass(frozen=True)
@@ -181,35 +186,45 @@ Check = Literal[
 ]
 CHECKS: tuple[str, ...] = get_args(Check)
 
-LAND_FLAG = "land_cells_without_data"
+LAND_FLAG, CROSSED_FLAG = "land_cells_without_data", "tasmax_below_tasmin"
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A data flag in a few words; `side` and `units` describe its threshold or its values."""
+    """A data flag in a few words; `side` is that of its threshold, and `of` a variable in whose units it is."""
 
     title: str
     meaning: str = ""
     side: Literal["above", "below", ""] = ""
-    units: str = ""
+    of: str = ""
 
 
 FLAGS: Mapping[str, Flag] = {
-    "negative_accumulation_values": Flag("negative sums", "negative precipitation", "below", "mm d-1"),
+    "negative_accumulation_values": Flag("negative sums", "negative {name}", "below"),
     "outside_n_standard_deviations_of_climatology": Flag("values far from their day's mean"),
-    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100", units="%"),
+    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100", of="hurs"),
     "tas_below_tasmin": Flag("means under minima"),
     "tas_exceeds_tasmax": Flag("means over maxima"),
-    "tasmax_below_tasmin": Flag(
-        "maxima under minima", "tasmax below tasmin (the value is tasmax minus tasmin)", "below", "K"
+    CROSSED_FLAG: Flag(
+        "maxima under minima", "tasmax below tasmin (the value is tasmax minus tasmin)", "below", "tasmax"
     ),
-    "temperature_extremely_high": Flag("impossible heat", "warmer than {threshold:g} °C", "above", "degC"),
-    "temperature_extremely_low": Flag("impossible cold", "colder than {threshold:g} °C", "below", "degC"),
+    "temperature_extremely_high": Flag("impossible heat", "warmer than {threshold}", "above", "tasmax"),
+    "temperature_extremely_low": Flag("impossible cold", "colder than {threshold}", "below", "tasmin"),
     "values_op_thresh_repeating_for_n_or_more_days": Flag("values beyond a threshold that repeat"),
     "values_repeating_for_n_or_more_days": Flag("values that repeat"),
-    "very_large_precipitation_events": Flag(
-        "impossible rain", "more precipitation than {threshold:g} mm d⁻¹", "above", "mm d-1"
-    ),
-    "wind_values_outside_of_bounds": Flag("impossible winds", units="m s-1"),
+    "very_large_precipitation_events": Flag("impossible rain", "more precipitation than {threshold}", "above", "pr"),
+    "wind_values_outside_of_bounds": Flag("impossible winds", of="sfcWind"),
     LAND_FLAG: Flag("cells without data", "land cells of the reference without data on all days of a chunk of time"),
 }
+
+
+@functools.cache
+def arguments_of_flags() -> Mapping[str, Mapping[str, Any]]:
+    """Return the arguments of each of xclim's data flags, with their defaults; `...` for those without."""
+    found = {}
+    for node in source_of("xclim", "core", "dataflags"):
+        if isinstance(node, ast.FunctionDef) and any("register" in ast.unparse(one) for one in node.decorator_list):
+            names = [argument.arg for argument in node.args.kwonlyargs]
+            defaults = [... if one is None else ast.literal_eval(one) for one in node.args.kw_defaults]
+            found[node.name] = dict(zip(names, defaults, strict=True))
+    return found

@@ -37,7 +37,11 @@ def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.D
         raise DataError(f"members of a pool have several calendars ({listed}); expected one. Exclude some of them.")
     along, what = pd.Index(list(names), name=REALIZATION), f"the members {', '.join(names)} of a pool"
     pool = join(members, along, "drop_conflicts", what=what)
-    return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
+    told, attrs = {}, {name: each.attrs for name, each in zip(names, members, strict=True)}
+    for attribute, listed in _OF_MEMBERS.items():
+        known = {name: own[attribute] for name, own in attrs.items() if attribute in own}
+        told[listed] = json.dumps(known) if known else ""
+    return _with_attrs(pool, told)
 
 
 def told_of_members(attribute: str, counts: xr.DataArray) -> dict[str, Any]:
@@ -47,12 +51,6 @@ def told_of_members(attribute: str, counts: xr.DataArray) -> dict[str, Any]:
     labels = map(str, counts[REALIZATION].values)
     known = {label: int(count) for label, count in zip(labels, counts.values, strict=True) if count}
     return {_OF_MEMBERS[attribute]: json.dumps(known)} if known else {}
-
-
-def _by_member(members: Sequence[xr.Dataset], names: Sequence[str], attribute: str) -> str:
-    attrs = {name: each.attrs for name, each in zip(names, members, strict=True)}
-    known = {name: of_member[attribute] for name, of_member in attrs.items() if attribute in of_member}
-    return json.dumps(known) if known else ""
 
 
 def _with_attrs(ds: xr.Dataset, told: Mapping[str, Any]) -> xr.Dataset:

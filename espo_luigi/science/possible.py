@@ -76,7 +76,11 @@ def judged(da: xr.DataArray, limits: Limits, beside: Mapping[str, xr.Variable], 
     """
     one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
     look = partial(_judge, limits=limits, units=str(da.attrs.get("units", "")), refusal=refusal)
-    return over_blocks(da, look, {**beside, **_places_of(da)}, **({} if refusal else one_each))
+    # Where a value is: member, date (as text), latitude and longitude, if any.
+    places = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
+    if "time" in places:
+        places["time"] = xr.Variable(places["time"].dims, np.vectorize(day_of, otypes=["U10"])(places["time"].values))
+    return over_blocks(da, look, {**beside, **places}, **({} if refusal else one_each))
 
 
 def _judge(
@@ -98,14 +102,6 @@ def _judge(
 def counted(blocks: np.ndarray) -> tuple[int, str]:
     """Return the number of impossible values of all blocks that `judged` has counted, and the first with its place."""
     return sum(number for number, _ in blocks.flat), next((first for _, first in blocks.flat if first), "")
-
-
-def _places_of(da: xr.DataArray) -> dict[str, xr.Variable]:
-    """Return the coordinates that tell where a value is: member, date (as text), latitude and longitude, if any."""
-    places = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
-    if "time" in places:
-        places["time"] = xr.Variable(places["time"].dims, np.vectorize(day_of, otypes=["U10"])(places["time"].values))
-    return places
 
 
 def over_blocks(

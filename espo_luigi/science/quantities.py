@@ -1,10 +1,19 @@
-"""Numbers with units as configurations write them, such as "0.01 mm d-1"."""
+"""Numbers with units as configurations write them, such as "0.01 mm d-1", and comparisons with them."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+# By sign and by word.
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, word)
+    for sign, word in ((">", "gt"), (">=", "ge"), ("<", "lt"), ("<=", "le"), ("==", "eq"), ("!=", "ne"))
+    for name in (sign, word)
+}
 
 # Not all that Python takes for a number: neither nan, nor inf, nor 1_000.
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -28,4 +37,26 @@ class Quantity(str):
             raise ValueError("expected a finite number")
         made = super().__new__(cls, text)
         made.value, made.unit = float(number), unit.strip()
+        return made
+
+
+class Comparison(str):
+    """A comparison with a number and a unit, such as "> 335 K"; `compare` and `limit` are its parts.
+
+    Raises ValueError if the text is none.
+    """
+
+    compare: Callable[[Any, Any], Any]
+    limit: Quantity
+
+    def __new__(cls, text: str) -> Self:
+        """Parse a text."""
+        limit = text.strip().lstrip("<>=!")
+        made = super().__new__(cls, text)
+        try:
+            made.compare = OPERATORS[text.strip().removesuffix(limit)]
+            made.limit = Quantity(limit)
+        except (KeyError, ValueError):
+            signs = ">=, >, <=, <, ==, !="
+            raise ValueError(f'expected one of {signs}, a number and units, such as "> 335 K"') from None
         return made

@@ -161,7 +161,9 @@ def regrid(
     attrs["cat:processing_level"] = "regridded"
     if weights is None:
         weights = weigh(ds, target, **options)
-    attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
+    attrs |= _gaps(ds, source.dims, weights)
+    if any(its.method != "bilinear" for its in weights.values()):
+        attrs[REGRID_METHODS] = ", ".join(f"{name}: {its.method}" for name, its in weights.items())
     if source.is_same_as(destination):
         log.info("source and target have the same lat and lon: not regridded")
         own = ds.drop_vars([INCOMPLETE, _MASK, *BOUNDS], errors="ignore")
@@ -538,17 +540,13 @@ def _extrapolation(kwargs: Mapping[str, Any]) -> Extrapolation | None:
 
 
 def _intermediate(spec: Mapping[str, Any]) -> Stage:
-    lat, lon = (
-        _centres(*(spec["cf_grid_2d"][key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")))
-        for axis in ("lat", "lon")
-    )
+    """The stage of a grid whose centres are as in xESMF's cf_grid_2d: past the upper bound by half a step at most."""
+    grid, edges = spec["cf_grid_2d"], []
+    for axis in ("lat", "lon"):
+        step = grid[f"d_{axis}"]
+        edges.append(np.arange(grid[f"{axis}0_b"], grid[f"{axis}1_b"] + step / 2, step))
+    lat, lon = ((ends[:-1] + ends[1:]) / 2 for ends in edges)
     return Stage(Grid(lat, lon, "rectilinear"), _extrapolation(spec.get("regridder_kwargs") or {}))
-
-
-def _centres(first: float, last: float, step: float) -> np.ndarray:
-    """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
-    edges = np.arange(first, last + step / 2, step)
-    return (edges[:-1] + edges[1:]) / 2
 
 
 def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
@@ -667,12 +665,6 @@ def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Ha
         for name, coordinate in described.coords.items()
         if coordinate.dims and set(coordinate.dims) <= set(destination.dims)
     }
-
-
-def _methods_told(weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:
-    if all(its.method == "bilinear" for its in weights.values()):
-        return {}
-    return {REGRID_METHODS: ", ".join(f"{name}: {its.method}" for name, its in weights.items())}
 
 
 def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:

@@ -21,7 +21,7 @@ from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
 from espo_luigi.methods.base import DEFAULT_METHOD, METHODS, Method, checked, method_named
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
+from espo_luigi.methods.xsdba import arguments_of
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.periods import each_period
 from espo_luigi.tasks import partition
@@ -192,13 +192,12 @@ def by_method(method: str, given: Adjustment, periods: Sequence[tuple[int, int]]
 
     The compared periods take the place of moving windows of years.
     """
-    accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "small_amounts", "additive_space") if method == "Scaling" else ()
     of_train, of_adjust = (
         {name: value for name, value in (own.get(key) or {}).items() if name in names}
         for own, key, names in (
-            (given.training, "xclim_train_args", accepted.train),
-            (given.adjusting, "xclim_adjust_args", accepted.adjust),
+            (given.training, "xclim_train_args", arguments_of(method, "train")),
+            (given.adjusting, "xclim_adjust_args", arguments_of(method, "adjust")),
         )
     )
     if method not in (DEFAULT_METHOD, METHODS_BY_NAME["QDM"]) and of_adjust.get("interp") == "nearest_quantile":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_args
 
+import pytest
+
 from espo_luigi.config import health_checks
 from espo_luigi.methods import xsdba as xsdba_arguments
+from espo_luigi.methods.base import METHODS
 from espo_luigi.methods.mbcn.method import MBCnTraining, VariableOfMBCn
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
+from espo_luigi.methods.xsdba import arguments_of
 from espo_luigi.science.diagnose.definitions import known_properties
 
 
@@ -17,21 +20,17 @@ def parameters(function: Any) -> set[str]:
     return {*inspect.signature(function).parameters} - {"self", "ref", "hist", "sim", "group", "da"}
 
 
-def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
+@pytest.mark.parametrize(
+    ("function", "section"),
+    [("train", xsdba_arguments.TrainArguments), ("adjust", xsdba_arguments.AdjustArguments)],
+)
+def test_the_arguments_of_each_method_are_those_of_xsdba(function: Any, section: Any) -> None:
     import xsdba
 
-    from espo_luigi.methods.base import METHODS
-
-    assert tuple(METHOD_ARGUMENTS) == METHODS
-    for name, table in METHOD_ARGUMENTS.items():
-        method = getattr(xsdba.adjustment, name)
-        assert set(table.train) == parameters(method._train) | {"skip_input_checks"}
-        assert set(table.adjust) == parameters(method._adjust) | {"skip_input_checks"}
-    known = [{key for one in METHOD_ARGUMENTS.values() for key in one[place]} for place in (0, 1)]
-    assert known == [
-        set(xsdba_arguments.TrainArguments.model_fields),
-        set(xsdba_arguments.AdjustArguments.model_fields),
-    ]
+    known = {name: {*arguments_of(name, function)} for name in METHODS}
+    for name, found in known.items():
+        assert found == parameters(getattr(getattr(xsdba, name), f"_{function}")) | {"skip_input_checks"}
+    assert set[str]().union(*known.values()) == set(section.model_fields)
 
 
 def test_the_arguments_of_mbcn_are_those_of_xsdba() -> None:

@@ -108,17 +108,13 @@ def _use() -> None:
     for method, own in (("DetrendedQuantileMapping", arguments), ("QuantileDeltaMapping", {"interp": "nearest"})):
         training = blocks.train(reference, pool, method=method, **asked)
         blocks.adjust(pool, training, periods=period, xclim_adjust_args=own, seed="compilation").load()
-    _use_together(np.stack([reference.values, historical.values]))
-    definitions = {"indicators": {"spells": _SPELLS}}
-    properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
-
-
-def _use_together(values: np.ndarray) -> None:
-    axis = TimeAxis("noleap", np.arange(values.shape[-1], dtype=np.float64))
-    levels = np.array([0.25, 0.75])
+    axis, levels = TimeAxis("noleap", np.arange(reference.sizes["time"], dtype=np.float64)), np.array([0.25, 0.75])
+    values = np.stack([reference.values, historical.values])
     turns = np.broadcast_to(np.eye(2), (values.shape[1], 1, 1, 2, 2))
     alone = [Univariate("+", levels)] * 2
     adjust(values, values, values, plan(axis, axis), rotations=turns, levels=levels, variables=alone)
+    definitions = {"indicators": {"spells": _SPELLS}}
+    properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 
 
 def _series(seed: int) -> xr.DataArray:

@@ -29,29 +29,7 @@ from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
-_LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
-_ADJUST_ARGS = {"interp": ("nearest", "nearest_quantile"), "extrapolation": ("constant",)}
 QDM = "QuantileDeltaMapping"
-
-
-def _why_not_arguments(options: Options) -> str | None:
-    arguments = options.adjust
-    for name, value in arguments.items():
-        if name not in ("detrend", "rank_window") and value not in _ADJUST_ARGS.get(name, ()):
-            return f"the kernels do not do {name}={value!r}"
-    if options.method == QDM:
-        return None
-    detrend = arguments.get("detrend")
-    if not isinstance(detrend, Mapping) or set(detrend) != {"LoessDetrend"}:
-        return f"the kernels detrend by LOESS only, not by {detrend!r}"
-    given = {
-        name: value for name, value in (detrend["LoessDetrend"] or {}).items() if name not in ("f", "mult_skip_zeros")
-    }
-    if any(name not in _LOESS or _LOESS[name] != value for name, value in given.items()):
-        return f"the kernels' LOESS is {_LOESS}, not {given}"
-    if not 0 < _fraction(arguments) < 1:
-        return f"the kernels' LOESS has a fraction between 0 and 1, not {_fraction(arguments)}"
-    return None
 
 
 class Kernels(Method):
@@ -96,7 +74,7 @@ class Kernels(Method):
             plan_windows(setup.time.dayofyear, options.group.window)
         except DataError as error:
             return str(error)
-        return _why_not_arguments(options) if setup.adjusting else None
+        return xsdba.why_no_kernels(method, options.adjust) if setup.adjusting else None
 
     def chosen(self, setup: Setup) -> Method:
         """Return itself; raise `ConfigurationError` if the kernels cannot do this."""
@@ -243,7 +221,7 @@ def _trained(
         setup.time.dayofyear,
         setup.time.days,
         window=options.group.window,
-        fraction=_fraction(options.adjust),
+        fraction=float(loess.get("f", 0.2)),
         n_training_days=trained.sizes["dayofyear"],
     )
     if options.adjust.get("interp") == "nearest_quantile":
@@ -374,10 +352,6 @@ def levels_of(asked: Any) -> np.ndarray:
         return np.asarray(asked)
     half_bin = 1 / int(asked) / 2
     return np.linspace(half_bin, 1 - half_bin, int(asked))
-
-
-def _fraction(arguments: Mapping[str, Any]) -> float:
-    return float((arguments["detrend"]["LoessDetrend"] or {}).get("f", 0.2))
 
 
 def given_threads() -> int:

@@ -303,19 +303,13 @@ def settle_ties(training: Training, *, own_day: bool = False) -> np.ndarray:
     `scipy.interpolate.griddata` up to scipy 1.17, whatever is installed: no number depends on that.
     """
     factors, quantiles = training.factors, training.historical_quantiles
-    tied = [index for index in range(len(factors)) if _has_ties(factors[index], quantiles[index])]
-    if not tied:
+    equal = quantiles[..., 1:] == quantiles[..., :-1]
+    if not equal.any():
         return factors
-    settled = factors.copy()
-    for cell in tied:
-        settle = _middle_of_equals if own_day else _settled
+    settled, settle = factors.copy(), _middle_of_equals if own_day else _settled
+    for cell in np.flatnonzero((equal & (factors[..., 1:] != factors[..., :-1])).any(axis=(1, 2))):
         settled[cell] = settle(factors[cell], quantiles[cell])
     return settled
-
-
-def _has_ties(factors: np.ndarray, quantiles: np.ndarray) -> bool:
-    equal = quantiles[:, 1:] == quantiles[:, :-1]
-    return bool(equal.any() and (equal & (factors[:, 1:] != factors[:, :-1])).any())
 
 
 def _middle_of_equals(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:

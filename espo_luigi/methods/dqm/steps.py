@@ -40,9 +40,7 @@ def steps_of_day(
     place, quantile = _quantile(anomaly, training.historical_quantiles[0, row], day)
     unit = "1" if times else units
     searched = "quantiles of this day of the year" if plan.reach > 1 else "quantiles and days of the year"
-    said = f"anomaly {'× factor ×' if times else '+ factor +'} trend."
-    if _is_above(before, more, row):
-        said = _kept(more, row, units)
+    said = _kept(before, more, row, units) or f"anomaly {'× factor ×' if times else '+ factor +'} trend."
     return [
         *_made_wet(before, simulation[member, step], more, units),
         Step("scaled", scaled, units, f"{scaled_by}, the scaling of {day}."),
@@ -54,7 +52,10 @@ def steps_of_day(
     ]
 
 
-def _kept(more: Adaptation, row: int, units: str) -> str:
+def _kept(value: float, more: Adaptation, row: int, units: str) -> str:
+    """The sentence about a value above the limit of its day of the year; nothing about others."""
+    if not (more.limits.size and value > more.limits[0, row]):
+        return ""
     return f"Above the limit {more.limits[0, row]:.4g} {units}: the value stays as the model has it."
 
 
@@ -99,9 +100,7 @@ def steps_by_rank(
     level = (
         "" if np.isnan(quantile) else f" of the level {levels[np.argmin(np.abs(levels - quantile))]:.4g}, the nearest"
     )
-    said = f"value {'×' if times else '+'} factor."
-    if _is_above(before, more, row):
-        said = _kept(more, row, units)
+    said = _kept(before, more, row, units) or f"value {'×' if times else '+'} factor."
     return [
         *_made_wet(before, simulation[member, step], more, units),
         Step("quantile", quantile, "1", f"{ranked}."),
@@ -116,8 +115,3 @@ def _made_wet(before: float, given: float, more: Adaptation, units: str) -> list
         return []
     said = "A dry day, which the adaptation of frequencies made wet." if before != given else "Not made wet."
     return [Step("made wet", before, units, said)]
-
-
-def _is_above(value: float, more: Adaptation, row: int) -> bool:
-    """Whether a value is above the limit of its day of the year."""
-    return bool(more.limits.size and value > more.limits[0, row])

@@ -102,7 +102,14 @@ def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     check_window(window)
     groups = group_days(dayofyear)
     centres, centre_start = joined(groups.centres)
-    _check_apart(centres, centre_start, window)
+    gaps = np.diff(centres)
+    gaps[centre_start[1:-1] - 1] = window  # from one day of year to the next
+    if gaps.size and gaps.min() < window:
+        first = int(np.argmax(gaps < window))
+        raise DataError(
+            f"Windows of {window} days overlap around time steps {centres[first]} and {centres[first + 1]}, "
+            "of the same day of year; the kernels need years of daily data. Use xsdba."
+        )
     flips = _flips(groups.centres, len(dayofyear), window)
     return WindowPlan(window, groups.dayofyear, centres, centre_start, *joined(flips))
 
@@ -142,17 +149,6 @@ def joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Join time steps into one array, and say where each part begins and the last part ends."""
     starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     return np.concatenate(parts).astype(np.int32), starts
-
-
-def _check_apart(centres: np.ndarray, centre_start: np.ndarray, window: int) -> None:
-    gaps = np.diff(centres)
-    gaps[centre_start[1:-1] - 1] = window  # from one day of year to the next
-    if gaps.size and gaps.min() < window:
-        first = int(np.argmax(gaps < window))
-        raise DataError(
-            f"Windows of {window} days overlap around time steps {centres[first]} and {centres[first + 1]}, "
-            "of the same day of year; the kernels need years of daily data. Use xsdba."
-        )
 
 
 def _flips(centres_by_group: list[np.ndarray], n_times: int, window: int) -> list[np.ndarray]:

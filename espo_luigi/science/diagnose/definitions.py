@@ -10,13 +10,11 @@ import ast
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from espo_luigi.errors import nearest
-from espo_luigi.science.definitions import fault_in, fault_of_name
+from espo_luigi.science.definitions import arguments_in, fault_in, fault_of_name, source_of
 
 _MODULE = "xsdba.properties."
 
@@ -38,14 +36,11 @@ class Step:
 @functools.cache
 def known_properties() -> Mapping[str, tuple[list[str], list[str]]]:
     """Return the data and the parameters of each of xsdba's properties: its function's arguments but for those set."""
-    package: Any = find_spec("xsdba")
-    module: Any = PathFinder.find_spec("properties", package.submodule_search_locations)
-    tree = ast.parse(module.loader.get_source("properties"))
     functions: dict[str, list[str]] = {}
     found: dict[str, tuple[list[str], list[str]]] = {}
-    for node in tree.body:
+    for node in source_of("xsdba", "properties"):
         if isinstance(node, ast.FunctionDef):
-            functions[node.name] = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+            functions[node.name] = arguments_in(node)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             given = {str(each.arg): each.value for each in node.value.keywords}
             if isinstance(function := given.get("compute"), ast.Name):

@@ -5,7 +5,6 @@ Missing days are found by the methods of xclim.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,8 +18,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import day_of
+from espo_luigi.science.display import of_differences
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
-from espo_luigi.science.limits import FLAGS, Flag
+from espo_luigi.science.limits import CROSSED_FLAG, FLAGS, Flag, arguments_of_flags
+from espo_luigi.science.quantities import Quantity
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 from espo_luigi.science.variables import variable as row_of
@@ -88,26 +89,22 @@ def _detail(
     settings: Mapping[str, Any],
     table: Mapping[str, Variable],
 ) -> FlagDetail:
-    kind = _kind(variable, flag, row_of(variable, table))
-    arguments = (settings.get(variable) or {}).get(flag) or {}
-    threshold = _threshold(flag, variable, kind.units, arguments) if kind.side else np.nan
-    meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
+    kind, row = FLAGS.get(flag, Flag(flag)), row_of(variable, table)
+    units = row.shown_units or str(ds[variable].attrs.get("units", "") if variable in ds else "")
+    if row.difference or flag == CROSSED_FLAG:  # 1 degC is 1 K, and 0 degC is 0 K
+        units = of_differences(units)
+    threshold = _threshold(flag, variable, units, (settings.get(variable) or {}).get(flag) or {}) if kind.side else 0.0
+    meaning = kind.meaning or flag.replace("_", " ")
+    if row.difference and kind.side and kind.of:
+        meaning = f"a daily range {'larger' if kind.side == 'above' else 'smaller'} than {{threshold}}"
+    shown = f"{threshold:g} {units.replace('degC', '°C').replace('-1', '⁻¹')}"
+    meaning = meaning.format(threshold=shown, name=row.long_name.lower() or variable)
     if not raised:
         return FlagDetail(variable, flag, False, meaning, 0)
     if not kind.side or variable not in ds:
         return FlagDetail(variable, flag, True, meaning)
-    values = ds["tasmax"] - ds["tasmin"] if flag == "tasmax_below_tasmin" else convert_to(ds[variable], kind.units)
-    return FlagDetail(variable, flag, True, meaning, units=kind.units, **_worst(values, kind.side, threshold))
-
-
-def _kind(variable: str, flag: str, known: Variable) -> Flag:
-    kind = FLAGS.get(flag, Flag(flag))
-    if known.difference and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
-        words = "larger" if kind.side == "above" else "smaller"
-        return replace(kind, meaning=f"a daily range {words} than {{threshold:g}} K", units="K")
-    if flag == "negative_accumulation_values" and known.wet is None:
-        return replace(kind, meaning=f"negative {variable}", units=known.units)
-    return kind
+    values = ds["tasmax"] - ds["tasmin"] if flag == CROSSED_FLAG else convert_to(ds[variable], units)
+    return FlagDetail(variable, flag, True, meaning, units=units, **_worst(values, kind.side, threshold))
 
 
 def limits_of(
@@ -121,7 +118,7 @@ def limits_of(
     for name, chosen in flags.items():
         low, high, units = -np.inf, np.inf, row_of(name, table).units
         for flag, arguments in (chosen or {}).items():
-            side = FLAGS[flag].side if flag in FLAGS and flag != "tasmax_below_tasmin" and units else ""
+            side = FLAGS[flag].side if flag in FLAGS and flag != CROSSED_FLAG and units else ""
             limit = _threshold(flag, name, units, arguments or {}) if side else np.nan
             low, high = (limit if side == "below" else low), (limit if side == "above" else high)
         found[name] = low, high
@@ -134,19 +131,11 @@ def limits_of(
 
 def _threshold(flag: str, name: str, units: str, arguments: Mapping[str, Any]) -> float:
     """The threshold of a variable's flag as configured, or xclim's own, in other units; 0 if the flag has none."""
-    text = arguments.get("thresh") or default_threshold(flag)
+    text = arguments.get("thresh") or arguments_of_flags()[flag].get("thresh")
     if text is None:
         return 0.0
-    number, _, given = str(text).strip().partition(" ")
-    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": given}), units))
-
-
-def default_threshold(flag: str) -> str | None:
-    """Return the threshold that xclim takes by default; None if the flag lacks it."""
-    from xclim.core import dataflags
-
-    parameter = inspect.signature(getattr(dataflags, flag)).parameters.get("thresh")
-    return None if parameter is None else str(parameter.default)
+    given = Quantity(text)
+    return float(convert_to(xr.DataArray(given.value, name=name, attrs={"units": given.unit}), units))
 
 
 def _worst(values: xr.DataArray, side: str, threshold: float) -> dict[str, Any]:

@@ -18,11 +18,12 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
+from espo_luigi.science.diagnose.flags import inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
 from espo_luigi.science.geometry.cells import cells_in, cut_to
 from espo_luigi.science.limits import CHECKS, LAND_FLAG
+from espo_luigi.science.periods import date_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,16 +120,20 @@ _SENTENCES = {
 
 def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
     wanted = checks.arguments.get
-    quick: list[tuple[str, Iterator[str]]] = [
+    freq = inferred_freq(ds) if wanted("freq") or wanted("missing") else None
+    quick: list[tuple[str, Iterable[str]]] = [
         ("structure", _structure(ds, wanted("structure") or {})),
         ("calendar", _calendar(ds, wanted("calendar"))),
-        ("start_date", _period(ds, wanted("start_date"), None)),
-        ("end_date", _period(ds, None, wanted("end_date"))),
+        *_period(ds, wanted("start_date"), wanted("end_date")),
         ("variables_and_units", _units(ds, wanted("variables_and_units") or {})),
         ("cfchecks", _cf(ds, wanted("cfchecks") or {})),
-        ("freq", _freq(ds, wanted("freq"))),
-        ("missing", _irregular(ds, wanted("missing") or {})),
     ]
+    if wanted("freq") not in (None, freq):
+        told = f"The frequency is {freq!r}, expected {wanted('freq')!r} (None: irregular, or too few steps to tell)."
+        quick.append(("freq", [told]))
+    if wanted("missing") and freq is None:
+        told = "Missing values cannot be looked for: the time axis is irregular, or has too few steps to tell."
+        quick.append(("missing", [told]))
     yield from (checks.failure(check, message) for check, messages in quick for message in messages)
 
 
@@ -216,29 +221,20 @@ def _structure(ds: xr.Dataset, structure: Mapping[str, Sequence[str]]) -> Iterat
 
 def _calendar(ds: xr.Dataset, calendar: str | None) -> Iterator[str]:
     actual = ds["time"].dt.calendar
-    if calendar is None or actual == calendar:
-        return
     # `canonical` refuses calendars that the adjustment does not know, such as Julian.
     with suppress(DataError):
-        if canonical(actual) == canonical(calendar):
+        if calendar in (None, actual) or canonical(actual) == canonical(str(calendar)):
             return
     yield f"The calendar is '{actual}', expected '{calendar}'."
 
 
-def _period(ds: xr.Dataset, start: str | None, end: str | None) -> Iterator[str]:
+def _period(ds: xr.Dataset, start: str | None, end: str | None) -> Iterator[tuple[str, list[str]]]:
     """Days are compared as numbers, since 30 February exists in some calendars."""
     first, last = ((int(day.year), int(day.month), int(day.day)) for day in (ds["time"][0].dt, ds["time"][-1].dt))
-    if start is not None and first > _parse_date(start):
-        yield "The data start on {:04d}-{:02d}-{:02d}, expected ".format(*first) + f"{start} or before."
-    if end is not None and last < _parse_date(end):
-        yield "The data end on {:04d}-{:02d}-{:02d}, expected ".format(*last) + f"{end} or after."
-
-
-def _parse_date(text: str) -> tuple[int, int, int]:
-    """Parse year, year-month or year-month-day."""
-    parts = [int(part) for part in str(text).split("T")[0].split(" ")[0].split("-")]
-    year, month, day = (*parts, 1, 1)[:3]
-    return year, month, day
+    if start is not None and first > date_of(start):
+        yield "start_date", ["The data start on {:04d}-{:02d}-{:02d}, expected ".format(*first) + f"{start} or before."]
+    if end is not None and last < date_of(end):
+        yield "end_date", ["The data end on {:04d}-{:02d}-{:02d}, expected ".format(*last) + f"{end} or after."]
 
 
 def _units(ds: xr.Dataset, variables_and_units: Mapping[str, str]) -> Iterator[str]:
@@ -273,19 +269,6 @@ def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> 
                         cfchecks.check_valid(ds[name], **given)
             except ValidationError as err:
                 yield f"'{name}' does not follow CF: {err}"
-
-
-def _freq(ds: xr.Dataset, freq: str | None) -> Iterator[str]:
-    if freq is None:
-        return
-    actual = inferred_freq(ds)
-    if actual != freq:
-        yield f"The frequency is {actual!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
-
-
-def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:
-    if methods and inferred_freq(ds) is None:
-        yield "Missing values cannot be looked for: the time axis is irregular, or has too few steps to tell."
 
 
 def _flags(

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 from typing import Any
 
 import cftime
@@ -174,8 +175,10 @@ def as_maps(data: xr.DataArray) -> xr.DataArray:
     if data.dtype.kind not in "fiu":
         raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
     dims = ("time", *dict.fromkeys((*data["lat"].dims, *data["lon"].dims)))
-    if "expver" in data.dims:
-        data = _of_versions(data)
+    if "expver" in data.dims:  # of ERA5: final values (version 1), and preliminary ones (5) where there are none
+        order = data["expver"].argsort().values if "expver" in data.coords else np.arange(data.sizes["expver"])
+        final, *preliminary = (data.isel(expver=int(at), drop=True) for at in order)
+        data = reduce(lambda known, other: known.fillna(other), preliminary, final).assign_attrs(data.attrs)
     others = [dim for dim in data.dims if dim not in dims]
     if set(dims) - set(data.dims) or any(data.sizes[dim] != 1 for dim in others):
         raise DataError(
@@ -183,16 +186,6 @@ def as_maps(data: xr.DataArray) -> xr.DataArray:
             f"expected {', '.join(map(str, dims))} and no others of more than one value. Select one value of others."
         )
     return data.squeeze(others, drop=True).transpose(*dims)
-
-
-def _of_versions(data: xr.DataArray) -> xr.DataArray:
-    """Return ERA5's final values (version 1 of `expver`), and its preliminary ones (5) where there are none; lazy."""
-    versions = data.sizes["expver"]
-    order = data["expver"].argsort().values if "expver" in data.coords else np.arange(versions)
-    final, *preliminary = (data.isel(expver=int(at), drop=True) for at in order)
-    for other in preliminary:
-        final = final.fillna(other)
-    return final.assign_attrs(data.attrs)
 
 
 def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.DataArray:

@@ -279,8 +279,13 @@ def _found(variables: Mapping[str, _Variable], mask_variable: str, unreadable: s
     if unreadable:
         return
     mask = variables.get(mask_variable)
-    if mask:
-        yield from _late(mask)
+    # Of a first day without any value, other checks tell.
+    if mask and mask.on_first_day.any() and (late := (mask.found > 0) & ~mask.on_first_day).any():
+        message = (
+            f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
+            "out, the first of them here"
+        )
+        yield mask.raw.problem("cells_without_first_day", message, mask.first, int(late.sum()), _lowest(~late))
     is_below = any(each.kind == "tasmax_below_tasmin" for each in told)
     for one in variables.values():
         yield from (each for each in _crossed(one) if not (is_below and each.kind == "tasmax_below_tasmin"))
@@ -378,17 +383,6 @@ def _beyond(file: _File) -> Iterator[Problem]:
         f"{high:.6g} {units}, are beyond the bounds; expected {bounds}"
     )
     yield raw.problem("mislabelled_units", message, int(raw.days.min()), file.beyond, value=high)
-
-
-def _late(mask: _Variable) -> Iterator[Problem]:
-    late = (mask.found > 0) & ~mask.on_first_day
-    # Of a first day without any value, other checks tell.
-    if late.any() and mask.on_first_day.any():
-        message = (
-            f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
-            "out, the first of them here"
-        )
-        yield mask.raw.problem("cells_without_first_day", message, mask.first, int(late.sum()), _lowest(~late))
 
 
 def _crossed(one: _Variable) -> Iterator[Problem]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import operator
-import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -16,22 +14,13 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.attributes import REPAIRS
+from espo_luigi.science.quantities import OPERATORS, Comparison
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
 REPAIR, REPAIRED = "repair", "repaired"
 
-OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-
-_COMPARISON = re.compile(r"\s*([<>=!]=?)\s*(\S+)\s+(\S.*)")
 # A cell is named by its coordinates, which files hold as float32 or float64.
 _SAME_DEGREES = 1e-4
 
@@ -112,9 +101,9 @@ def _repaired(ds: xr.Dataset, row: Repair) -> tuple[xr.Dataset, Any]:
     if row.what == "missing":
         wrong = old.notnull()
         if isinstance(row.where, str) and row.where:
-            sign, number, units = _COMPARISON.fullmatch(row.where).groups()  # type: ignore[union-attr]
-            limit = convert_to(xr.DataArray(float(number), name=row.variable, attrs={"units": units}), units_of(data))
-            wrong &= OPERATORS[sign](old, float(limit))
+            asked = Comparison(row.where)
+            given = xr.DataArray(asked.limit.value, name=row.variable, attrs={"units": asked.limit.unit})
+            wrong &= asked.compare(old, float(convert_to(given, units_of(data))))
         new, count = old.where(~wrong), wrong.sum().data
     else:
         new, count = _mean_of_neighbours(data, places, row), old.size

@@ -29,6 +29,7 @@ from espo_luigi.science.finalize.gaps import allowed_gaps, require_data
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.limits import LOWEST_CREDIBLE_TASMIN_K
 from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan, with_shared_counts
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
@@ -36,7 +37,6 @@ from espo_luigi.science.variables import VARIABLES, Variable, names_of
 logger = logging.getLogger(__name__)
 
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
-LOWEST_CREDIBLE_TASMIN_K = 100
 # Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
 # The kind of treatment that `finish` itself counts.
@@ -142,7 +142,10 @@ def finish(
         allowed = allowed_gaps(adjusted.attrs, land.cells)
         complete = _told(require_data(maps, land.cells, allowed=allowed, days=land.days), land.cells, allowed)
     if temperatures is not None:
-        complete = _with_consistent(complete, temperatures)
+        made = consistent({name: complete[name] for name in NEEDED_FOR[temperatures]}, how=temperatures)
+        flags = quality.of_temperatures(complete, made["dtrpreswap"], temperatures)
+        complete = complete.assign({name: made[name] for name in TEMPERATURES} | flags)
+        complete = complete.drop_vars({*NEEDED_FOR[temperatures]} - {*TEMPERATURES})
     whole = with_derived(complete, derived, table).assign(quality.inherited(complete, derived or {}))
     made = _treated(whole, treatment, land)
     if limits is not None:
@@ -221,39 +224,36 @@ def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
     """The dataset with its metadata, and only as many bits as are kept."""
-    labelled = _labelled(ds, treatment.to_level)
+    derived = {"cat:variable": ",".join(series_of(ds)), "cat:processing_level": treatment.to_level, **dates(ds)}
+    kept = {key: value for key, value in ds.attrs.items() if key not in _RAW_VERSION}
+    out = _with_attrs(ds, kept | derived | {"cat:_data_format_": "zarr"})
     if treatment.remove_all_attrs_except:
-        labelled = _with_attributes_left(_with_history(labelled), treatment.remove_all_attrs_except)
-    described = _with_grid_mapping(_describe(_without_original_shape(labelled), treatment.add_attrs))
+        out = _with_attributes_left(out, treatment.remove_all_attrs_except)
+    for name in out.coords:  # the grid that was stacked need not be the product's
+        attrs = out.variables[name].attrs
+        out.variables[name].attrs = {key: value for key, value in attrs.items() if key != ORIGINAL_SHAPE}
+    for name, given in treatment.add_attrs.items():
+        if name == "global":
+            out.attrs.update(given)
+        elif name in out.variables:
+            out[name].attrs.update(given)
+        else:
+            logger.warning(
+                "add_attrs names %r, which the product does not have (%s): ignored.", name, list(out.variables)
+            )
+    mapping = next((name for name, one in out.coords.items() if "grid_mapping_name" in one.attrs), None)
+    if mapping is not None:  # CF 5.6
+        out = out.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in out.items()})
     if prefix := treatment.change_attr_prefix.removesuffix(":"):
-        named = {re.sub("^cat:", f"{prefix}:", str(name)): value for name, value in described.attrs.items()}
-        described = _with_attrs(described, named)
+        out = _with_attrs(out, {re.sub("^cat:", f"{prefix}:", str(name)): value for name, value in out.attrs.items()})
     if treatment.bits is None:
-        return described
-    version = importlib.metadata.version("espo_luigi")
-    return round_bits(described, series_of(described), treatment.bits, version=version)
+        return out
+    return round_bits(out, series_of(out), treatment.bits, version=importlib.metadata.version("espo_luigi"))
 
 
 def series_of(ds: xr.Dataset) -> list[str]:
     """Return the names of the variables that have a value for each day; counts, flags and the like have none."""
     return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not quality.is_flags(name)]
-
-
-def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset without the shape of the grid that was stacked, which need not be the product's."""
-    out = ds.copy(deep=False)
-    for name in out.coords:
-        attrs = out.variables[name].attrs
-        out.variables[name].attrs = {key: value for key, value in attrs.items() if key != ORIGINAL_SHAPE}
-    return out
-
-
-def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
-    mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
-    if mapping is None:
-        return ds
-    return ds.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()})
 
 
 def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
@@ -265,16 +265,11 @@ def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
     return _with_gaps(whole, gaps)
 
 
-def _with_history(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset with the history of its variables before its own."""
-    of_variables = (str(data.attrs.get("history", "")) for data in ds.data_vars.values())
-    told = dict.fromkeys(filter(None, [*of_variables, str(ds.attrs.get("history", ""))]))
-    return _with_attrs(ds, {**ds.attrs, **({"history": "\n".join(told)} if told else {})})
-
-
 def _with_attributes_left(ds: xr.Dataset, left: Mapping[str, Sequence[str]]) -> xr.Dataset:
-    """The dataset with only those attributes, and our own."""
-    out = ds.copy(deep=False)
+    """The dataset with only those attributes, and our own; the history of its variables comes before its own."""
+    histories = [str(one.attrs.get("history", "")) for one in (*ds.data_vars.values(), ds)]
+    told = "\n".join(filter(None, dict.fromkeys(histories)))
+    out = _with_attrs(ds, ds.attrs | ({"history": told} if told else {}))
     for name, patterns in left.items():
         holder = out if name == "global" else out.variables.get(name)
         if holder is not None:
@@ -342,37 +337,6 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:
     out = ds.copy(deep=False)
     out.attrs = dict(attrs)
-    return out
-
-
-def _with_consistent(ds: xr.Dataset, how: Consistency) -> xr.Dataset:
-    made = consistent({name: ds[name] for name in NEEDED_FOR[how]}, how=how)
-    flags = quality.of_temperatures(ds, made["dtrpreswap"], how)
-    whole = ds.assign({name: made[name] for name in TEMPERATURES} | flags)
-    return whole.drop_vars({*NEEDED_FOR[how]} - {*TEMPERATURES})
-
-
-def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:
-    derived = {
-        "cat:variable": ",".join(series_of(ds)),
-        "cat:processing_level": to_level,
-        **dates(ds),
-        "cat:_data_format_": "zarr",
-    }
-    return _with_attrs(ds, {key: value for key, value in ds.attrs.items() if key not in _RAW_VERSION} | derived)
-
-
-def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> xr.Dataset:
-    out = ds.copy(deep=False)
-    for name, attrs in add_attrs.items():
-        if name == "global":
-            out.attrs.update(attrs)
-        elif name in out.variables:
-            out[name].attrs.update(attrs)
-        else:
-            logger.warning(
-                "add_attrs names %r, which the product does not have (%s): ignored.", name, list(out.variables)
-            )
     return out
 
 

@@ -35,7 +35,7 @@ from espo_luigi.science.definitions import fault_in, fault_of_name, further_vari
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
 
 if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
@@ -147,7 +147,11 @@ def checked(
     first, end = years[0], min(years[1], years[0] + _YEARS - 1) + 1
     dates = TimeAxis(calendar, np.empty(0))
     days = np.arange(dates.number(f"{first:04}-01-01"), dates.number(f"{end:04}-01-01"), dtype=np.float64)
-    series = {name: (("time", "lat"), np.zeros((days.size, 1), np.float32), _attrs(name, table)) for name in variables}
+    series = {}
+    for name in variables:
+        units = variable(name, table).units
+        attrs = names_of(name, table) | ({"units": units} if units else {})
+        series[name] = ("time", "lat"), np.zeros((days.size, 1), np.float32), attrs
     ds = xr.Dataset(series, {"time": TimeAxis(calendar, days).index, "lat": [45.0]})
     return _chosen(indicators, ds, freqs, if_possible)[1]
 
@@ -341,12 +345,6 @@ def _full(freq: str) -> str:
     from xclim.core.calendar import construct_offset, parse_offset
 
     return str(construct_offset(*parse_offset(freq)))
-
-
-def _attrs(name: str, table: Mapping[str, Variable]) -> dict[str, str]:
-    row = table.get(name, Variable())
-    texts = {key: getattr(row, key) for key in ("units", "standard_name", "long_name", "cell_methods")}
-    return {key: text for key, text in texts.items() if text}
 
 
 def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:

@@ -6,7 +6,6 @@ offers a kernel for a function of xclim's; `indicators` takes it where it gives 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +16,9 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.quantities import OPERATORS
 from espo_luigi.science.units import convert_to, units_of
 
-_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys((">", "gt"), operator.gt),
-    **dict.fromkeys((">=", "ge"), operator.ge),
-    **dict.fromkeys(("<", "lt"), operator.lt),
-    **dict.fromkeys(("<=", "le"), operator.le),
-}
 # xclim's functions that compare days with a threshold, with the operator of those that have no argument for it.
 _COUNTS = {
     "hot_days": ">", "frost_days": "<", "ice_days": "<",
@@ -84,12 +78,12 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
         swing = name == "multiday_temperature_swing"
         if name in _COUNTS and given.get("resample_before_rl", True) and (not swing or given["op"] == "count"):
             ops = [str(given[f"op_{key}"] if swing else given.get("op") or _COUNTS[name]) for key in data]
-            compared = partial(_compared, [_OPERATORS[op] for op in ops], _thresholds(given, data))
+            compared = partial(_compared, [OPERATORS[op] for op in ops], _thresholds(given, data))
             how = partial(_runs, _RUNS[name], given.get("window", 1)) if name in _RUNS else _count
             return make(partial(_of_days, compared, how))
         if name == "growing_season_length":
             month, day = map(int, given["mid_date"].split("-"))
-            compared = partial(_compared, [_OPERATORS[given["op"]]], _thresholds(given, data))
+            compared = partial(_compared, [OPERATORS[given["op"]]], _thresholds(given, data))
             return make(partial(_season, compared, int(given["window"]), month * 100 + day), dated=True)
         return _of_precipitation(name, given, first, make)
     except (DataError, KeyError, AttributeError, ValueError):  # units or arguments that the kernels do not know
@@ -105,7 +99,7 @@ def _of_precipitation(name: str, given: Mapping[str, Any], pr: xr.DataArray, mak
         window = int(given["window"])
         return make(partial(_largest_sum, window), *_affine(pr, "mm d-1"), before=window - 1)
     if name == "daily_pr_intensity":
-        compare, threshold = _OPERATORS[given["op"]], _threshold(given["thresh"], pr)
+        compare, threshold = OPERATORS[given["op"]], _threshold(given["thresh"], pr)
         return make(partial(_intensity, compare, threshold), *_affine(pr, "mm d-1"))
     return None
 

@@ -52,7 +52,7 @@ def test_negative_daily_ranges_are_counted_in_kelvin(product: xr.Dataset) -> Non
     odd["dtr"].attrs = ranges["dtr"].attrs
     (detail,) = flag_details(odd, {"dtr_negative_accumulation_values": True}, {})
     assert detail.count == int(dataflags.negative_accumulation_values(odd["dtr"]).sum()) == 2
-    assert (detail.worst, detail.units, detail.meaning) == (-1.5, "K", "negative dtr")
+    assert (detail.worst, detail.units, detail.meaning) == (-1.5, "K", "negative daily temperature range")
 
 
 def test_days_with_tasmin_above_tasmax_are_counted(product: xr.Dataset) -> None:

@@ -83,6 +83,12 @@ def empty_bins(size):
 
 
 @inlined
+def relative_rank_of(doubled, size):
+    """Return a doubled rank (from 2) as a rank from 0 to 1, rounded as xsdba's."""
+    return (doubled / 2 / size - 1 / size) / (1 - 1 / size)
+
+
+@inlined
 def level_from(level, place, known, linear):
     """Return the level nearest to a place, or the one below it, as scipy's interp1d; search from ``level`` on."""
     last = known.size - 1
@@ -98,8 +104,7 @@ def steps_of(size, levels, linear):
     firsts, lasts = np.zeros((2, size + 1), dtype=np.uint32)
     level = 0
     for doubled in range(2, 2 * size + 1):
-        # As a rank from 0 to 1, rounded as xsdba's.
-        rank = (doubled / 2 / size - 1 / size) / (1 - 1 / size) if size > 1 else 0.5
+        rank = relative_rank_of(doubled, size) if size > 1 else 0.5
         level = level_from(level, rank, levels, linear)
         lower[doubled] = level
         if linear and level + 1 < levels.size and rank > levels[level]:
@@ -139,9 +144,14 @@ def shift_many(values, places, own, before, steps, factors):
     ordered = np.sort(own)
     for index in range(own.size):
         first, last = np.searchsorted(ordered, own[index]), np.searchsorted(ordered, own[index], side="right")
-        doubled = 2 * before + 1 + first + last
-        level, weight = steps.lower[doubled], steps.weights[doubled]
-        values[places[index]] = own[index] + (factors[level] + weight * (factors[level + 1] - factors[level]))
+        values[places[index]] = own[index] + factor_at(2 * before + 1 + first + last, steps, factors)
+
+
+@inlined
+def factor_at(doubled, steps, factors):
+    """Return the factor at a doubled rank; ``factors`` repeat their last."""
+    level, weight = steps.lower[doubled], steps.weights[doubled]
+    return factors[level] + weight * (factors[level + 1] - factors[level])
 
 
 @inlined

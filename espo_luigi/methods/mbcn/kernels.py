@@ -203,13 +203,14 @@ def train_rotated(reference, historical, turns, levels, steps, bins, factors):
 
 @inlined
 def adjust_rotated(samples, turns, steps, bins, factors):
-    """Rotate and adjust a standardised sample, ``samples[0]``, in place, and rotate it back."""
+    """Rotate and adjust a standardised sample, ``samples[0]``; return the place of the result, rotated back."""
     for number in range(turns.shape[0]):
         rotate(turns[number], samples[0], samples[1])
         if number < factors.shape[0]:
             for axis in range(factors.shape[1]):
                 fill_bins(samples[0, axis], bins)
                 shift_by_rank(samples[0, axis], bins, steps, factors[number, axis])
+    return 0
 
 
 @inlined
@@ -366,6 +367,34 @@ class Room(NamedTuple):
 
 
 @inlined
+def make_room(longest, most, with_order):
+    """Return room for series and samples of up to so many values."""
+    bins = empty_bins(most)
+    return Room(
+        bins,
+        np.empty(bins.heads.size, dtype=np.int64),
+        np.empty((longest >> 6) + 1, dtype=np.uint64),
+        np.empty(longest + 64 if with_order else 0, dtype=np.int32),
+        np.ones(most),
+        np.empty((2, most), dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty((2, most)),
+        np.empty(most if with_order else 0, dtype=np.int64),
+    )
+
+
+@inlined
+def adjust_alone(values, order, variable, how, trained, linear, draws):
+    """Adjust a variable's sorted sample by itself, and sort it again."""
+    multiplicative, threshold = how.multiplicative[variable], how.thresholds[variable]
+    if not np.isnan(threshold):
+        adapt_sorted(values, order, threshold, trained.dry, draws)
+    if trained.known.size > 0:
+        adjust_by_rank(values, trained, multiplicative, linear)
+        order_nearly(values, order)
+
+
+@inlined
 def draws_of(seed, variable, number):
     """Return the start of a variable's draws, and the number of the sample."""
     return stream(mixed(seed + np.uint64(variable + 1)), NEW_VALUE), number
@@ -413,13 +442,9 @@ def adjust_sample(simulation, places, kept, rotated, alone, number, work, room, 
     """Adjust each variable of a sample by itself, and give its values to the kept days by their rotated ranks."""
     size, length = places.size, out.shape[2]
     for variable in range(rotated.shape[0]):
-        values, order, trained = room.values[0, :size], room.order[:size], alone[variable]
+        values, order, draws = room.values[0, :size], room.order[:size], draws_of(work.seed, variable, number)
         sort_sample(simulation, variable, places, room, values, order)
-        if not np.isnan(threshold := work.how.thresholds[variable]):
-            adapt_sorted(values, order, threshold, trained.dry, draws_of(work.seed, variable, number))
-        if trained.known.size > 0:
-            adjust_by_rank(values, trained, work.how.multiplicative[variable], work.linear)
-            order_nearly(values, order)
+        adjust_alone(values, order, variable, work.how, alone[variable], work.linear, draws)
         fill_bins(rotated[variable], room.bins)
         count_before_bins(room.bins, room.before)
         for day in kept:
@@ -445,9 +470,9 @@ def adjust_group(reference, historical, simulation, group, work, room, factors, 
             samples, steps = np.empty((2, n_variables, size)), steps_of(size, work.levels, work.linear)
         places, kept = room.places[0, :size], room.kept[:n_kept]
         standardised(simulation.series, places, room.ones[:size], samples[0])
-        adjust_rotated(samples, work.turns, steps, room.bins, factors)
+        rotated = samples[adjust_rotated(samples, work.turns, steps, room.bins, factors)]
         of_sample = group * (n_spans + 1) + number + 1
-        adjust_sample(simulation, places, kept, samples[0], alone, of_sample, work, room, out, traced)
+        adjust_sample(simulation, places, kept, rotated, alone, of_sample, work, room, out, traced)
 
 
 @inlined
@@ -456,18 +481,7 @@ def adjust_pool(reference, historical, simulation, work, out, traced):
     starts = work.plan.calibration.starts
     most = out.shape[1] * max(np.diff(starts).max(), np.diff(work.plan.simulation.starts).max())
     longest = max(simulation.complete.size, historical.complete.size)
-    bins, with_order = empty_bins(most), traced.shape[2] > 0
-    room = Room(
-        bins,
-        np.empty(bins.heads.size, dtype=np.int64),
-        np.empty((longest >> 6) + 1, dtype=np.uint64),
-        np.empty(longest + 64 if with_order else 0, dtype=np.int32),
-        np.ones(most),
-        np.empty((2, most), dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty((2, most)),
-        np.empty(most if with_order else 0, dtype=np.int64),
-    )
+    room = make_room(longest, most, traced.shape[2] > 0)
     factors = np.empty((work.turns.shape[0] - 1, out.shape[0], work.levels.size + 1))
     for group in range(starts.size - 1):
         adjust_group(reference, historical, simulation, group, work, room, factors, out, traced)

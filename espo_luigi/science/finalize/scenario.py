@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -222,46 +221,39 @@ def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
     """The dataset with its metadata, and only as many bits as are kept."""
-    derived = {"cat:variable": ",".join(series_of(ds)), "cat:processing_level": treatment.to_level, **dates(ds)}
-    kept = {key: value for key, value in ds.attrs.items() if key not in _RAW_VERSION}
-    out = _with_attrs(ds, kept | derived | {"cat:_data_format_": "zarr"})
+    labelled = _labelled(ds, treatment.to_level)
     if treatment.remove_all_attrs_except:
-        _leave_attributes(out, treatment.remove_all_attrs_except)
-    for name in out.coords:  # the grid that was stacked need not be the product's
-        attrs = out.variables[name].attrs
-        out.variables[name].attrs = {key: value for key, value in attrs.items() if key != ORIGINAL_SHAPE}
-    for name, more in treatment.add_attrs.items():
-        if name == "global":
-            out.attrs.update(more)
-        elif name in out.variables:
-            out[name].attrs.update(more)
-        else:
-            had = list(out.variables)
-            logger.warning("add_attrs names %r, which the product does not have (%s): ignored.", name, had)
-    if mapping := next((name for name, one in out.coords.items() if "grid_mapping_name" in one.attrs), None):
-        out = out.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in out.items()})  # CF 5.6
+        labelled = _with_attributes_left(_with_history(labelled), treatment.remove_all_attrs_except)
+    described = _with_grid_mapping(_describe(_without_original_shape(labelled), treatment.add_attrs))
     if prefix := treatment.change_attr_prefix.removesuffix(":"):
-        out.attrs = {re.sub("^cat:", f"{prefix}:", str(name)): value for name, value in out.attrs.items()}
+        named = {re.sub("^cat:", f"{prefix}:", str(name)): value for name, value in described.attrs.items()}
+        described = _with_attrs(described, named)
     if treatment.bits is None:
-        return out
+        return described
     version = importlib.metadata.version("espo_luigi")
-    return round_bits(out, series_of(out), treatment.bits, version=version)
-
-
-def _leave_attributes(own: xr.Dataset, left: Mapping[str, Sequence[str]]) -> None:
-    """Leave a dataset of our own only these attributes, and ours; its history has its variables' before."""
-    histories = (str(one.attrs.get("history", "")) for one in (*own.data_vars.values(), own))
-    if told := dict.fromkeys(filter(None, histories)):
-        own.attrs["history"] = "\n".join(told)
-    for name, patterns in left.items():
-        if (holder := own if name == "global" else own.variables.get(name)) is not None:
-            kept = [key for key in holder.attrs for one in (*patterns, "espo_luigi_.*") if re.fullmatch(one, str(key))]
-            holder.attrs = {key: value for key, value in holder.attrs.items() if key in kept}
+    return round_bits(described, series_of(described), treatment.bits, version=version)
 
 
 def series_of(ds: xr.Dataset) -> list[str]:
     """Return the names of the variables that have a value for each day; counts, flags and the like have none."""
     return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not quality.is_flags(name)]
+
+
+def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset without the shape of the grid that was stacked, which need not be the product's."""
+    out = ds.copy(deep=False)
+    for name in out.coords:
+        attrs = out.variables[name].attrs
+        out.variables[name].attrs = {key: value for key, value in attrs.items() if key != ORIGINAL_SHAPE}
+    return out
+
+
+def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
+    mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
+    if mapping is None:
+        return ds
+    return ds.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()})
 
 
 def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
@@ -271,6 +263,28 @@ def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
     whole = join(products, attributes="drop_conflicts", what=f"The products {[series_of(one) for one in products]}")
     gaps = max(int(one.attrs.get(CELLS_WITHOUT_DATA, 0)) for one in products)
     return _with_gaps(whole, gaps)
+
+
+def _with_history(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with the history of its variables before its own."""
+    of_variables = (str(data.attrs.get("history", "")) for data in ds.data_vars.values())
+    told = dict.fromkeys(filter(None, [*of_variables, str(ds.attrs.get("history", ""))]))
+    return _with_attrs(ds, {**ds.attrs, **({"history": "\n".join(told)} if told else {})})
+
+
+def _with_attributes_left(ds: xr.Dataset, left: Mapping[str, Sequence[str]]) -> xr.Dataset:
+    """The dataset with only those attributes, and our own."""
+    out = ds.copy(deep=False)
+    for name, patterns in left.items():
+        holder = out if name == "global" else out.variables.get(name)
+        if holder is not None:
+            kept = (*patterns, "espo_luigi_.*")
+            holder.attrs = {
+                key: value
+                for key, value in holder.attrs.items()
+                if any(re.fullmatch(pattern, str(key)) for pattern in kept)
+            }
+    return out
 
 
 def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:
@@ -325,7 +339,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     return out
 
 
-def _with_attrs(ds: xr.Dataset, attrs: Mapping[Any, Any]) -> xr.Dataset:
+def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:
     out = ds.copy(deep=False)
     out.attrs = dict(attrs)
     return out
@@ -336,6 +350,30 @@ def _with_consistent(ds: xr.Dataset, how: Consistency) -> xr.Dataset:
     flags = quality.of_temperatures(ds, made["dtrpreswap"], how)
     whole = ds.assign({name: made[name] for name in TEMPERATURES} | flags)
     return whole.drop_vars({*NEEDED_FOR[how]} - {*TEMPERATURES})
+
+
+def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:
+    derived = {
+        "cat:variable": ",".join(series_of(ds)),
+        "cat:processing_level": to_level,
+        **dates(ds),
+        "cat:_data_format_": "zarr",
+    }
+    return _with_attrs(ds, {key: value for key, value in ds.attrs.items() if key not in _RAW_VERSION} | derived)
+
+
+def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> xr.Dataset:
+    out = ds.copy(deep=False)
+    for name, attrs in add_attrs.items():
+        if name == "global":
+            out.attrs.update(attrs)
+        elif name in out.variables:
+            out[name].attrs.update(attrs)
+        else:
+            logger.warning(
+                "add_attrs names %r, which the product does not have (%s): ignored.", name, list(out.variables)
+            )
+    return out
 
 
 def ascending(ds: xr.Dataset, y: str) -> bool:

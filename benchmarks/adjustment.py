@@ -95,12 +95,21 @@ def our_steps(
 
     kind, days = KINDS[variable], np.arange(series.simulation.shape[-1])
     seeds = qm.cell_seeds("benchmark", np.arange(len(series.simulation)))
-    options: dict[str, Any] = {"jitter_under": JITTER[variable], "adapt_freq": ADAPT[variable]}
     windows_s, plan = timed(lambda: plan_windows(np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS), WINDOW), clock)
+
+    def prepare() -> tuple[np.ndarray, np.ndarray]:
+        own: dict[str, Any] = {"seeds": seeds, "threads": threads}
+        reference, historical = series.reference, series.historical
+        if (noise := JITTER[variable]) is not None:
+            reference = qm.jitter(reference, noise, series="reference", **own)
+            historical = qm.jitter(historical, noise, **own)
+        if (threshold := ADAPT[variable]) is not None:
+            historical = qm.adapt_frequencies(reference, historical, plan, threshold, **own)[0]
+        return reference, historical
 
     def train() -> Any:
         how: dict[str, Any] = {"quantiles": QUANTILES, "kind": kind, "detrended": method == DQM, "threads": threads}
-        return qm.train(prepared.reference, prepared.historical, plan, **how)
+        return qm.train(*prepared, plan, **how)
 
     def adjust() -> np.ndarray:
         how: dict[str, Any] = {"kind": kind, "threads": threads}
@@ -111,9 +120,7 @@ def our_steps(
         plans = ranking.plan_ranks(days % DAYS + 1, days, spans, window=1, n_training_days=DAYS)
         return ranking.adjust(series.simulation, training.factors, QUANTILES.astype("f4"), plans, **how)[0]
 
-    prepare_s, prepared = timed(
-        lambda: qm.prepare(series.reference, series.historical, plan, seeds=seeds, threads=threads, **options), clock
-    )
+    prepare_s, prepared = timed(prepare, clock)
     train_s, training = timed(train, clock)
     adjust_s, scenario = timed(adjust, clock)
     return {"prepare": prepare_s, "train": windows_s + train_s, "adjust": adjust_s}, scenario, prepared

@@ -74,7 +74,7 @@ def differences(
         yield f"{name} is only {'computed again' if name in made else 'in the archive'}"
     for name, parts in made.items():
         if name in ds:
-            yield from _apart(ds[name], xr.concat(parts, "time").dropna("time", how="all"))
+            yield from _apart(ds[name], join(parts, "time").dropna("time", how="all"))
 
 
 def _computed(one: Any, days: xr.Dataset, how: dict[str, str]) -> Sequence[xr.DataArray]:

@@ -10,7 +10,7 @@ from espo_luigi.config.regions import Region
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import ByFileName, Integer, Named, Names, Period, Periods, Section, Unit
 from espo_luigi.methods.base import method_named
-from espo_luigi.science.diagnose.definitions import Step, judged
+from espo_luigi.science.diagnose.definitions import DiagnosisStep, judged
 
 # Short names of xsdba's methods, in `perfect_model.methods`.
 METHODS_BY_NAME = {
@@ -44,10 +44,10 @@ class DiagStep(Section):
     unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
 
     @property
-    def step(self) -> Step:
+    def step(self) -> DiagnosisStep:
         """What is computed, as the science takes it."""
         asked = self.properties_and_measures
-        return Step(asked.properties, asked.period, asked.to_level_prop, asked.to_level_meas)
+        return DiagnosisStep(asked.properties, asked.period, asked.to_level_prop, asked.to_level_meas)
 
 
 class Steps(Section):
@@ -88,9 +88,9 @@ class DomainDiag(Asked):
     change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
 
     @property
-    def step(self) -> Step:
+    def step(self) -> DiagnosisStep:
         """What is computed, as the science takes it."""
-        return Step(self.properties, self.period, units=self.change_units_arg)
+        return DiagnosisStep(self.properties, self.period, units=self.change_units_arg)
 
     @property
     def steps(self) -> dict[str, DomainDiag]:

@@ -311,15 +311,10 @@ def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: f
 
 
 def _properties(values: np.ndarray, wet: float | None) -> np.ndarray:
-    """Compute the properties over the last axis; sorted once, for all quantiles (linear, type 7)."""
-    ordered = np.sort(values, axis=-1)  # NaN last
-    last = ordered.shape[-1] - 1
-    made = {"mean": values.mean(axis=-1, dtype=np.float64)}
-    for name, level in _QUANTILES.items():
-        place = level * last
-        below, above = (ordered[..., int(at)].astype(np.float64) for at in (np.floor(place), np.ceil(place)))
-        made[name] = below + (above - below) * (place % 1)
-    lacking = np.isnan(ordered[..., -1])
+    """Compute the properties over the last axis."""
+    found = np.moveaxis(statistics.quantiles(values, list(_QUANTILES.values())), -1, 0)
+    made = {"mean": values.mean(axis=-1, dtype=np.float64), **dict(zip(_QUANTILES, found, strict=True))}
+    lacking = np.isnan(made["mean"])
     if wet is not None:
         made["wet_days"] = (values >= wet).mean(axis=-1)
         del made["q05"]

@@ -685,16 +685,15 @@ def _additive(data: xr.DataArray, space: Bounded, series: str) -> xr.DataArray:
 
 def _prepared(block: Block, name: str, setup: Setup, options: Options) -> xr.DataArray:
     """Return a series of the block, contiguous, with noise if there has to be some."""
-    from espo_luigi.science import seeds
+    from espo_luigi.methods.dqm import quantile_mapping
 
     data, cells = block[name], block["cell"]
     values = np.ascontiguousarray(data.values)
     if options.jitter_under is not None:
         flat = values.reshape(cells.size, *values.shape[cells.ndim :])
-        of_series = setup.member_seeds if "realization" in data.dims else [setup.seed]
-        places = cells.values.ravel()
-        flat = seeds.jitter_members(flat, options.jitter_under, seeds=of_series, role=name, cells=places)
-        values = flat.reshape(values.shape)
+        texts = setup.member_seeds if "realization" in data.dims else [setup.seed]
+        seeds = quantile_mapping.seeds_of_members(texts, cells.values)
+        values = quantile_mapping.jitter(flat, options.jitter_under, seeds=seeds, series=name).reshape(values.shape)
     return data.copy(data=values)
 
 

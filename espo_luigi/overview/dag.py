@@ -56,7 +56,9 @@ def as_mermaid(nodes: Mapping[str, Node]) -> str:
     ids = {name: f"n{number}" for number, name in enumerate(nodes)}
     lines = ["flowchart LR"]
     for name, node in nodes.items():
-        text = "<br>".join(_escaped(line) for line in node.label.split("\n"))
+        # In entities, but for what names hold: Mermaid takes text for HTML, Markdown and notation.
+        escaped = (one if one.isalnum() or one in " _-.,…=\n" else f"#{ord(one)};" for one in node.label)
+        text = "".join(escaped).replace("\n", "<br>")
         lines.append(f'  {ids[name]}["{text}"]:::{node.state.replace(" ", "_")}')
     lines += [f"  {ids[needed]} --> {ids[name]}" for needed, name in _arrows(nodes)]
     used = {node.state for node in nodes.values()}
@@ -78,11 +80,6 @@ def as_dot(nodes: Mapping[str, Node]) -> str:
 
 
 NOTATIONS: Mapping[str, Callable[[Mapping[str, Node]], str]] = {"mermaid": as_mermaid, "dot": as_dot}
-
-
-def _escaped(text: str) -> str:
-    """A label's text in Mermaid's entities, but for what names hold: it takes text for HTML, Markdown and notation."""
-    return "".join(one if one.isalnum() or one in " _-.,…=" else f"#{ord(one)};" for one in text)
 
 
 def _short(value: str) -> str:

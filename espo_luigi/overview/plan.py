@@ -9,7 +9,7 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
+from espo_luigi.driver.run import each_after_its_needs, expect_on_scratch, pending_in
 from espo_luigi.driver.scratch import Scratch, scratch_limit
 from espo_luigi.driver.settings.espo import check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
@@ -148,16 +148,10 @@ def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = 
             problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
             _decide(planned, tasks, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
-    scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].status.in_plan == RUN})
+    scratch = None if (limit := scratch_limit()) is None else Scratch(limit)
+    if scratch is not None:
+        expect_on_scratch(scratch, graph, {one for one in pending if tasks[one].status.in_plan == RUN})
     return Plan(tasks, again, deletes, available, selection.lacking, experience.lacks_reference, scratch)
-
-
-def _scratch(graph: Graph, pending: set[str]) -> Scratch | None:
-    if (limit := scratch_limit()) is None:
-        return None
-    scratch = Scratch(limit)
-    expect_on_scratch(scratch, graph, pending)
-    return scratch
 
 
 def _experienced() -> tuple[Path, ...]:

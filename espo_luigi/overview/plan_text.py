@@ -218,11 +218,9 @@ def _bases(plan: Plan, run: list[Planned]) -> Iterator[str]:
     if limited := rules[Basis.LIMITS]:
         these = _named(limited, all_rules)
         yield f"  < is what may be used at most, by the rules' limits, as no job has ended yet: {these}"
-    if any(planned.cost and (planned.cost.basis, planned.cost.memory_basis) == _SCALED for planned in run):
+    scaled = Basis.JOBS, Basis.LIMITS
+    if any(planned.cost and (planned.cost.basis, planned.cost.memory_basis) == scaled for planned in run):
         yield "  < before memory: by size, as the jobs that have ended were smaller; the rule's limit at most"
-
-
-_SCALED = (Basis.JOBS, Basis.LIMITS)
 
 
 def _named(rules: set[str], all_rules: set[str]) -> str:

@@ -159,12 +159,15 @@ def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
     files = JobFiles.of(workdir, family, wildcards)
     # In this order: a job that ends meanwhile has no heartbeat any more, and a result.
     is_alive, beat = is_beating(files), read_json(files.heartbeat)
+    records, record = RecordStore(state_dir()), None
+    with suppress(OSError, JobError):
+        record = records.load(task_name(workdir.name, family, wildcards, records.salt))
     return Trace(
         label_of(family, wildcards),
         files,
         is_alive and beat is not None,
         read_json(files.order) or {},
-        _record(workdir.name, family, wildcards),
+        record,
         read_json(files.result),
         beat,
     )
@@ -315,14 +318,6 @@ def problem_of(task: SlurmTask) -> str:
     except (EspoError, OSError) as error:
         return str(error)
     return ""
-
-
-def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:
-    store = RecordStore(state_dir())
-    try:
-        return store.load(task_name(run, family, wildcards, store.salt))
-    except (OSError, JobError):
-        return None
 
 
 def scheduler() -> Scheduler:

@@ -165,12 +165,8 @@ def capacity() -> Capacity:
         most = SECTIONS[engine]().max_jobs
         words = f"with [{engine}] max_jobs = {most}, [core] workers = {at_once}"
         return Capacity({"workers": at_once, "jobs": most}, None, words)
-    if engine == "allocation":
-        return _of_allocation(at_once)
-    return _of_nodes(local_launcher(), at_once, "here")
-
-
-def _of_allocation(at_once: int) -> Capacity:
+    if engine != "allocation":
+        return _of_nodes(local_launcher(), at_once, "here")
     try:
         launcher = Steps(JOB_COMMAND)
     except (SubmissionError, ValueError) as error:

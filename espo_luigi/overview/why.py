@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from textwrap import indent
@@ -63,11 +63,15 @@ def why(words: Sequence[str], module: str = "") -> str:
             "names none. Of tasks of your own, `espo status` tells how they stand, and `espo logs TASK` shows the log"
         )
     search = Search([All(), *(tasks_of(module) if module else ())])
-    if len(words) == 1 and (made := _made_in(Path(words[0]), search.ends)):
-        return _about_folder(words[0], made, search)
+    if len(words) == 1 and (told := _about_folder(words[0], search)):
+        return told
     start = named_task(words, module, search.ends)
     if ended := search.ended(start):
-        return _about_done(start, ended)
+        deleted = [str(target) for target in start.output()]
+        return (
+            f"{start.label()} was done at {_moment(ended)}; its temporary store was deleted because nothing needs it "
+            f"any more: {', '.join(deleted)}. `espo make {shlex.quote(deleted[0])}` makes it again."
+        )
     chain = search.chain(start)
     root = chain[-1]
     is_idle = not is_alive(search.states.run) and search.states.of(root).state is TaskState.READY
@@ -84,35 +88,26 @@ def why(words: Sequence[str], module: str = "") -> str:
     return f"{start.label()} waits for {between}.\n{found}"
 
 
-def _about_done(task: SlurmTask, ended: float) -> str:
-    deleted = [str(target) for target in task.output()]
-    return (
-        f"{task.label()} was done at {_moment(ended)}; its temporary store was deleted because nothing needs it any "
-        f"more: {', '.join(deleted)}. `espo make {shlex.quote(deleted[0])}` makes it again."
-    )
-
-
 def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
-def _made_in(folder: Path, ends: Sequence[Task]) -> dict[Path, SlurmTask]:
-    """Return the outputs below a folder, each with the task that makes it; none if it is an output, or inside one."""
-    wanted = folder.absolute()
-    tasks = [task for task in walk(ends) if isinstance(task, EspoTask)]
-    return {
-        path: task for task in tasks for target in task.output() if wanted in (path := target.path.absolute()).parents
-    }
+def _about_folder(folder: str, search: Search) -> str:
+    """Return a table of the rules that make a folder's outputs, and how many of the tasks stand how.
 
-
-def _about_folder(folder: str, made: Mapping[Path, SlurmTask], search: Search) -> str:
-    """Return a table of the rules that make a folder's outputs, and how many of the tasks stand how."""
+    Nothing of a folder that is an output, or inside one.
+    """
+    wanted = Path(folder).absolute()
+    made: dict[Path, SlurmTask] = {}
+    for task in (task for task in walk(search.ends) if isinstance(task, EspoTask)):
+        made |= {path: task for target in task.output() if wanted in (path := target.path.absolute()).parents}
     rules: dict[str, Counter[str]] = {}
-    for task in {task.task_id: task for task in made.values()}.values():
-        rules.setdefault(task.get_task_family(), Counter())[search.word(task)] += 1
+    for each in {task.task_id: task for task in made.values()}.values():
+        rules.setdefault(each.get_task_family(), Counter())[search.word(each)] += 1
     lines = [f"  {rule:<24}{', '.join(f'{n} {word}' for word, n in counts.items())}" for rule, counts in rules.items()]
     there = sum(os.path.exists(path) for path in made)
-    return "\n".join([f"{folder}: {there} of {len(made)} outputs are there. The tasks that make them:", *lines])
+    told = f"{folder}: {there} of {len(made)} outputs are there. The tasks that make them:"
+    return "\n".join([told, *lines]) if made else ""
 
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:

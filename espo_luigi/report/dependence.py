@@ -11,6 +11,7 @@ import xarray as xr
 from espo_luigi.report.distributions import MOST_SERIES
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text, units_text
 from espo_luigi.report.html import Heading, Section, Table, Text
+from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.added_value import described
 from espo_luigi.science.diagnose.climate_aspects import USUAL
 from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
@@ -62,7 +63,7 @@ def _groups(shown: Mapping[tuple[str, str], xr.Dataset]) -> Iterator[tuple[str, 
         return
     for domain in dict.fromkeys(domain for _, domain in shown):
         of = [ds for key, ds in means.items() if key[1] == domain]
-        yield f"{domain}, {len(of)} pools", domain, xr.concat(of, "pool", join="exact").mean("pool")
+        yield f"{domain}, {len(of)} pools", domain, join(of, "pool").mean("pool")
 
 
 def _aspects(ds: xr.Dataset, prefixes: Sequence[str]) -> list[str]:

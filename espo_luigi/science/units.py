@@ -30,8 +30,13 @@ def _registry() -> Any:
 
 def is_difference(data: xr.DataArray) -> bool:
     """Whether a temperature is a difference (such as dtr, or a standard deviation), where 1 degC is 1 K."""
-    is_spread = "std" in str(data.attrs.get("cell_methods", ""))
-    return is_spread or data.attrs.get("units_metadata") == _DIFFERENCE or variable(str(data.name)).difference
+    methods = str(data.attrs.get("cell_methods", ""))  # the word is xclim's or CF's
+    return (
+        "std" in methods
+        or "standard_deviation" in methods
+        or data.attrs.get("units_metadata") == _DIFFERENCE
+        or variable(str(data.name)).difference
+    )
 
 
 def is_temperature(data: xr.DataArray) -> bool:

@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
@@ -139,6 +138,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Whether the task is about the whole run: a part of a run includes it only if its rule is named, and it is complete
     # only if it shows the present inputs.
     is_about_all: ClassVar[bool] = False
+    # The dataset of the catalogue that `work` reads, if any.
+    reads_raw: ClassVar[Literal["", "reference", "simulation"]] = ""
     # Fingerprint of the inputs when the job began.
     _began_with = ""
 
@@ -322,9 +323,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
         espo = {**order.settings["espo"], "pool_members": members}
         return replace(order, settings={**order.settings, "espo": espo})
 
-    def raw(self) -> Match | None:
-        """Return the dataset of the catalogue that `work` reads."""
-        return None
+    def raw(self) -> Any:
+        """Return the dataset (`Match`) of the catalogue that `work` reads, as `reads_raw` says, or None."""
+        if self.reads_raw == "reference":
+            return self.context.reference()
+        return self.context.simulation(self.wildcards["sim_id"]) if self.reads_raw else None
 
     def raw_files(self) -> list[Path]:
         """Return the files of that dataset."""
@@ -394,8 +397,13 @@ class EspoTask(DependencyHelpers, SlurmTask):
             path = getattr(self, name)().path
             if port.packed_from is not None:
                 source = getattr(self, port.packed_from)().path
-                if port.packed_from.startswith("out_"):
-                    _check_ours(source, marker)
+                found = store.read_marker(source) if port.packed_from.startswith("out_") else marker
+                if found is None or found.id != marker.id:
+                    raise InputChangedError(
+                        f"{source} was published by this job with the marker {marker.id}, and has "
+                        f"{found and found.id} now: another job works in that folder. It is not packed; the task is "
+                        "tried again"
+                    )
                 self._pack(source, path, marker, of_flags=port.of_flags)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
@@ -488,16 +496,6 @@ def _files_and_bytes(path: Path) -> tuple[int, int]:
         return 1, path.stat().st_size
     except OSError:
         return 0, 0
-
-
-def _check_ours(path: Path, marker: store.Marker) -> None:
-    """Check that this task has just published the store that is to be packed."""
-    found = store.read_marker(path)
-    if found is None or found.id != marker.id:
-        raise InputChangedError(
-            f"{path} was published by this job with the marker {marker.id}, and has {found and found.id} now: another "
-            "job works in that folder. It is not packed; the task is tried again"
-        )
 
 
 def _info(value: Any) -> ZarrInfo:

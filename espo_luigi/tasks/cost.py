@@ -85,7 +85,16 @@ class Experience:
             found: dict[str, list[_Job]] = defaultdict(list)
             for result in job_results(workdir):
                 if result.get("outcome") == ResultWord.SUCCESS and result.keys() >= _NEEDED:
-                    found[result["family"]].append(_job(result))
+                    parameters, made = result.get("parameters", {}), result.get("made") or {}
+                    job = _Job(
+                        place=_place(parameters),
+                        size=float(result.get("size", 0.0)),
+                        core_seconds=seconds_of(result) * int(parameters.get("cpus_per_task", 1)),
+                        memory_bytes=int(result["peak_memory_bytes"]),
+                        files=int(made.get("files", 0)),
+                        size_bytes=int(made.get("bytes", 0)),
+                    )
+                    found[result["family"]].append(job)
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
         self._peaks: dict[str, tuple[int, float, int]] = {}
@@ -164,18 +173,6 @@ def measured() -> dict[str, Any]:
 def tables() -> dict[str, dict[str, Any]]:
     """Return the package's measurements, by production."""
     return dict(yaml.safe_load(_MEASURED.read_text()))
-
-
-def _job(result: Mapping[str, Any]) -> _Job:
-    parameters, made = result.get("parameters", {}), result.get("made") or {}
-    return _Job(
-        place=_place(parameters),
-        size=float(result.get("size", 0.0)),
-        core_seconds=seconds_of(result) * int(parameters.get("cpus_per_task", 1)),
-        memory_bytes=int(result["peak_memory_bytes"]),
-        files=int(made.get("files", 0)),
-        size_bytes=int(made.get("bytes", 0)),
-    )
 
 
 def _place(wildcards: Mapping[str, str]) -> Place:

@@ -14,8 +14,6 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
@@ -73,8 +71,7 @@ class DiagnosisTask(EspoTask):
         box = {**(self.box() or {}), "tile_buffer": 0}
         section = self.section_name.replace("_", "-")
         key = self.context.config.name_of(f"{section}.domains.{self.wildcards['diag_domain']}")
-        if lacking := partition.missing_land(partition.cut_box(cells, box, key), box, key):
-            raise ConfigurationError(f"{lacking}. Correct the bounds, {advice}.")
+        partition.require_land(partition.cut_box(cells, box, key), box, key, advice)
 
 
 # The section `off-diag`.
@@ -354,6 +351,7 @@ class DiagExtract(DomainDiagTask):
 
     sim_id = SimulationParameter()
     resources_default = _OF_PACKING
+    reads_raw = "simulation"
     in_checked = upstream(InputCheck, "out_problems")
     out_raw = temporary("{sim_id}+{domain}+diag-raw.zarr")
     reads = (
@@ -366,10 +364,6 @@ class DiagExtract(DomainDiagTask):
         *TABLE,
         "regrid.regrid_method",
     )
-
-    def raw(self) -> Match:
-        """Return the simulation."""
-        return self.context.simulation(self.sim_id)
 
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the whole domain."""

@@ -21,6 +21,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.files import open_regular
 from espo_luigi.replacing import check_ours
 from espo_luigi.science import stack
+from espo_luigi.science.chunks import join
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
 from espo_luigi.science.geometry.cutting import spread_over, subset_box
@@ -219,7 +220,8 @@ class EnsembleTask(OutcomeTask):
             )
             for of in base
         ]
-        return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
+        thresholds: xr.DataArray = join(made, changes[MEMBER], join="outer")
+        return thresholds.broadcast_like(changes)
 
 
 def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import luigi
-import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import ParameterError, StoreError, not_one_of
@@ -32,6 +31,7 @@ from espo_luigi.export.folder import (
 )
 from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.science.chunks import join
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ensembles import ends_of_ensembles
@@ -80,28 +80,23 @@ class ExportTask(EspoTask):
         return [*super().reading(), f"{DRS_KEY}{self.drs}"]
 
     def check(self) -> None:
-        """Raise an error, too, if the folder belongs to another run, or the configuration is another."""
+        """Raise an error, too, if the folder belongs to another run, or the archive or the export to other settings."""
         super().check()
         _owner(self).check(self.folder)
-        self._check_configuration()
+        archive = self.in_final()
+        made = ((archive.path, archive.task), (self.out_checksums().path, self))
+        for path, task in () if settings().rerun == "stale" else made:
+            if changed := task.stale(files=False):
+                raise ParameterError(
+                    f"{path} was made under another configuration (changed since: {', '.join(changed)}): export with "
+                    "`--rerun stale`, which makes again what has changed, or with the configuration that made it"
+                )
 
     def check_outputs(self) -> None:
         """Raise an error if the files cannot get their names."""
         if not os.access(there := existing_parent(self.folder), os.W_OK | os.X_OK) or not there.is_dir():
             raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
         super().check_outputs()
-
-    def _check_configuration(self) -> None:
-        """Raise `ParameterError` if the archive or the export was made under a different configuration."""
-        if settings().rerun == "stale":
-            return
-        archive = self.in_final()
-        for path, task in ((archive.path, archive.task), (self.out_checksums().path, self)):
-            if changed := task.stale(files=False):
-                raise ParameterError(
-                    f"{path} was made under another configuration (changed since: {', '.join(changed)}): export with "
-                    "`--rerun stale`, which makes again what has changed, or with the configuration that made it"
-                )
 
     def complete(self) -> bool:
         """Return True if the checksums are there, and all files that they name."""
@@ -186,7 +181,7 @@ class ExportOutcome(ExportTask):
         given = {"global": {"title": told["title"], "history": told["history"], PRODUCT: self.product_of(source)}}
         names, table = list(map(str, made.data_vars)), self.context.config.table
         parts = [netcdf.described(made, name, name, given, table) for name in names]
-        whole = xr.merge(parts, compat="override", combine_attrs="override")
+        whole = join(parts, compat="override")
         _owner(self).claim(self.folder)
         layout, of_all = load_drs(self.drs).layout, [netcdf.Stretch(slice(None), "")]
         export_files(whole, self.out_checksums().path, of_all, layout, self.marker())

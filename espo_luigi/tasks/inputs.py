@@ -170,6 +170,7 @@ class InputCheck(InputTask):
     """Rule `input_check`, new against ESPO-G: the problems of a simulation's raw files."""
 
     sim_id = SimulationParameter()
+    reads_raw = "simulation"
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
     reads = (
         "domain",
@@ -238,10 +239,6 @@ class InputCheck(InputTask):
                     "between centres), regrid it bilinearly, or exclude the simulation."
                 ) from error
 
-    def raw(self) -> Match:
-        """Return the simulation."""
-        return self.context.simulation(self.sim_id)
-
     def action(self, problem: str, variable: str) -> str:
         """Return what a kind of problem does; impossible values of a variable that will be repaired are a warning."""
         repaired = self.context.config.extraction.simulation.repaired(self.sim_id)
@@ -264,6 +261,7 @@ def asset_with(match: Match, variables: Iterable[str]) -> Asset:
 class RefInputCheck(InputTask):
     """Rule `ref_input_check`, new against ESPO-G: the problems of the reference's raw files."""
 
+    reads_raw = "reference"
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
@@ -279,10 +277,6 @@ class RefInputCheck(InputTask):
         """Return, too, the key of the boxes that contain the pieces."""
         boxes, *_ = self.context.production.pieces.keys()
         return [*super().reading(), boxes.removesuffix(".{piece}")]
-
-    def raw(self) -> Match:
-        """Return the reference."""
-        return self.context.reference()
 
     def problems(self) -> list[Problem]:
         """Examine the part that `RefDefault` will read for all pieces."""

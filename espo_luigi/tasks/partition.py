@@ -153,48 +153,44 @@ def cut_box(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:
         raise ConfigurationError(f"`{key}`: {error} Correct the bounds, or the data.") from error
 
 
-def missing_land(found: xr.Dataset, box: Mapping[str, Any], key: str) -> str:
-    """Return a sentence if `found`, the reference inside `box`, has no land; else "".
+def require_land(found: xr.Dataset, box: Mapping[str, Any], key: str, advice: str) -> None:
+    """Raise `ConfigurationError` if `found`, the reference inside of `box`, has no land; `key` is the box's.
 
-    Raises
-    ------
-    DataError
-        If the reference cannot be read.
+    Raises `DataError` if the reference cannot be read.
     """
     try:
         if holds_land(found):
-            return ""
+            return
     except Exception as error:  # a backend may raise nearly anything on a damaged file
         raise DataError(
             f"`{key}`: the reference cannot be read there ({error}): get or make its files again."
         ) from error
     (west, east), (south, north) = box["lon_bnds"], box["lat_bnds"]
-    return (
+    raise ConfigurationError(
         f"`{key}` has no land: of the reference's {count_cells(found)} cells in {west:g} to {east:g} °E, {south:g} to "
-        f"{north:g} °N, none has a value on the first day of `custom.ref_period`"
+        f"{north:g} °N, none has a value on the first day of `custom.ref_period`. Correct the bounds, {advice}."
     )
 
 
-def shared_rows(maps: Mapping[str, xr.Dataset]) -> str:
-    """Return a sentence if two pieces share a row of the reference, because a bound lies on it; else "".
+def require_own_rows(maps: Mapping[str, xr.Dataset]) -> None:
+    """Raise `ConfigurationError` if two pieces share a row of the reference, because a bound lies on it.
 
     `maps` has the reference in each piece, by the piece's name.
     """
     if any("lat" in found.coords and found["lat"].ndim == 2 for found in maps.values()) and len(maps) > 1:
-        return (
+        raise ConfigurationError(
             "`custom.regions` has several bands of latitude, and on the reference's rotated grid they share rows: give "
-            "one region"
+            "one region."
         )
     y, x = horizontal_dims(next(iter(maps.values())))
     for south, north in itertools.combinations(maps, 2):
         rows = _common(maps[south], maps[north], y)
         if rows and _common(maps[south], maps[north], x):
             listed = ", ".join(f"{row:g}" for row in sorted(rows)[:3])
-            return (
+            raise ConfigurationError(
                 f"`custom.regions.{south}` and `custom.regions.{north}` both have the row(s) {listed} of the "
-                "reference: a bound is inclusive. Put it between two rows"
+                "reference: a bound is inclusive. Put it between two rows."
             )
-    return ""
 
 
 def _common(south: xr.Dataset, north: xr.Dataset, dim: str) -> set[float]:

@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog.read import ID_COLUMNS
-from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
 from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, LET_THROUGH, TREATED
@@ -410,8 +410,13 @@ class JoinTask(ProductTask):
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
         parts = stack.with_shared_counts([finalize.counted(rechunk(ds, read), self.name) for ds in members])
         cells = join(parts, stack.STACKED_DIM, what="The slices")
+        # Attributes of the pool are those of the member, with the id that v2's scripts make of them.
+        columns = self.context.simulation(self.sim_id).columns
+        attrs = {"cat:bias_adjust_reference": self.context.config.reference_source, **cells.attrs}
+        attrs |= {f"cat:{name}": columns[name] for name in _OF_A_SIMULATION if columns.get(name)}
+        attrs["cat:id"] = "_".join(str(attrs[name]) for name in _OF_AN_ID if attrs.get(name))
         made = finalize.finish(
-            cells.assign_attrs(self._member_attributes(cells.attrs)),
+            cells.assign_attrs(attrs),
             treatment=self.treatment(),
             land=land,
             chunks=blocks,
@@ -424,14 +429,6 @@ class JoinTask(ProductTask):
     def treatment(self) -> finalize.Treatment:
         """Return what is done to the variable."""
         return self.context.production.treatment(self.name)
-
-    def _member_attributes(self, attrs: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return attributes of a pool as those of the member, with the id that v2's scripts make of them."""
-        columns = self.context.simulation(self.sim_id).columns
-        of_the_member = {f"cat:{name}": columns[name] for name in _OF_A_SIMULATION if columns.get(name)}
-        reference = {"cat:bias_adjust_reference": self.context.config.reference_source}
-        made = {**reference, **attrs, **of_the_member}
-        return {**made, "cat:id": "_".join(str(made[name]) for name in _OF_AN_ID if made.get(name))}
 
 
 def _whole_land(grids: list[xr.Dataset], extracted: list[xr.Dataset], days: int) -> finalize.Land:
@@ -555,8 +552,7 @@ def _look_where_pieces_meet(context: RunContext) -> None:
         If a row of the reference is in two pieces.
     """
     maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context)]
-    if shared := partition.shared_rows(dict(maps)):
-        raise ConfigurationError(f"{shared}.")
+    partition.require_own_rows(dict(maps))
     y, _ = horizontal_dims(maps[0][1])
     size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
     for name, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:

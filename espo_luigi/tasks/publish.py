@@ -162,22 +162,17 @@ def write_crate(final: Path) -> None:
     """Write the metadata file of the products' folder."""
     path = final / METADATA_NAME
     with alone(path) as write:
+        # A folder is refused as it is to be replaced. Earlier versions copied secrets into the file.
+        former = {} if path.is_dir() else read_object(path) or {}
+        graph = former.get("@graph")
+        entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
+        hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
         # Products are looked for while no other process writes, so that the last writer has found all of them.
-        write(path, _as_json(crate(find_products(final), final, _about(), _former(path))), OF_OURS)
+        write(path, _as_json(crate(find_products(final), final, _about(), {**former, "@graph": hidden})), OF_OURS)
 
 
 def _as_json(document: Any) -> str:
     return without_secrets(json.dumps(document, indent=1, ensure_ascii=False)) + "\n"
-
-
-def _former(path: Path) -> dict[str, Any]:
-    """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
-    # A folder is refused as it is to be replaced.
-    former = {} if path.is_dir() else read_object(path) or {}
-    graph = former.get("@graph")
-    entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
-    hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
-    return {**former, "@graph": hidden}
 
 
 def _about() -> About:

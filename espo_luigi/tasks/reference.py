@@ -8,9 +8,8 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match, open_grid_mapping
+from espo_luigi.catalog import open_grid_mapping
 from espo_luigi.config import Region
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
@@ -70,13 +69,10 @@ class MakeRef(EspoTask):
 
     resources_default = Resources(n_workers=2, cpus_per_task=4, memory="90GB", time="45")
     values_in_outputs = 1.0
+    reads_raw = "reference"
     in_checked = upstream(RefInputCheck, "out_problems")
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
     reads = (*_READ, "domain", "custom.final_chunks")
-
-    def raw(self) -> Match:
-        """Return the reference."""
-        return self.context.reference()
 
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Cut the reference to the whole domain; fails if it has another number of land cells than the run's plan."""
@@ -92,6 +88,7 @@ class RefDefault(EspoTask):
     piece = PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
+    reads_raw = "reference"
     in_checked = upstream(RefInputCheck, "out_problems")
     # Outputs are written in this order, the larger store last: a stopped job resumes from its blocks.
     out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
@@ -100,11 +97,9 @@ class RefDefault(EspoTask):
 
     def look(self) -> None:
         """Raise an error if the reference has no land in the piece."""
-        key = partition.key_of(self.context, self.piece)
-        box = partition.box_of(self.context, self.piece).arguments()
-        lacking = "" if self.complete() else partition.missing_land(self.land(), box, key)
-        if lacking:
-            raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
+        if not self.complete():
+            key, box = partition.key_of(self.context, self.piece), partition.box_of(self.context, self.piece)
+            partition.require_land(self.land(), box.arguments(), key, "or take the region away")
 
     def land(self) -> xr.Dataset:
         """Return the piece's `land_map`, lazily: from the product if it exists, else from the raw file."""
@@ -117,10 +112,6 @@ class RefDefault(EspoTask):
         """Return, too, the keys that say what the piece is."""
         keys = self.context.production.pieces.keys()
         return super().reading() + [key.format_map(self.wildcards) for key in keys]
-
-    def raw(self) -> Match:
-        """Return the reference."""
-        return self.context.reference()
 
     def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""

@@ -64,11 +64,6 @@ OF_THE_TABLE = tuple(
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
-def _pieces_of_raw(task: Any) -> Any:
-    """The piece that hosts the domain, or all of them where none does."""
-    return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
-
-
 class SeriesTask(EspoTask):
     """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
 
@@ -76,7 +71,11 @@ class SeriesTask(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = summarised("prop", (OffDiagRefProp, Diag))
     in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
-    in_regridded = summarised("regridded", (Move, Regrid), piece=_pieces_of_raw)
+    in_regridded = summarised(  # of the piece that hosts the domain, or of all where none does
+        "regridded",
+        (Move, Regrid),
+        piece=lambda task: hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task),
+    )
     in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
@@ -206,8 +205,7 @@ class NotCalibrated(EspoTask):
         )
         if "energy" not in sums[0]:
             return compared
-        of_members = [one[["energy", "energy_noise"]] for one in sums]
-        energy = xr.concat(of_members, REALIZATION, join="exact").mean(REALIZATION)
+        energy = join((one[["energy", "energy_noise"]] for one in sums), REALIZATION).mean(REALIZATION)
         how = [f"{', '.join(names)} by {config.biasadjust.variables[key].name}" for key, names in together.items()]
         return compared.merge(energy).assign_attrs(together="; ".join(how))
 

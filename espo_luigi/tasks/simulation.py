@@ -49,6 +49,7 @@ class Extract(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    reads_raw = "simulation"
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
@@ -67,10 +68,6 @@ class Extract(EspoTask):
         *TABLE,
         "regrid.regrid_method",
     )
-
-    def raw(self) -> Match:
-        """Return the simulation."""
-        return self.context.simulation(self.sim_id)
 
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""

@@ -96,8 +96,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "training_args.base",
-        {"training_args": {"base": "DQM"}},
-        "got 'DQM' (text), expected 'QuantileDeltaMapping' or 'DetrendedQuantileMapping'",
+        {"training_args": {"base": "DetrendedQuantileMapping"}},
+        "espo_luigi no longer has DetrendedQuantileMapping: take QuantileDeltaMapping, which is the default",
     ),
     (
         "adjusting_args.moving_yearly_window",

@@ -86,10 +86,8 @@ def xsdbas(
         name: {"kind": one.kind, "nquantiles": one.levels.size} | how.get("more", {}).get(name, {})
         for name, one in zip(NAMES, VARIABLES, strict=True)
     }
-    base = getattr(xsdba, how.get("base", "QuantileDeltaMapping"))
-    made = trained.adjust(
-        sim=simulation, ref=reference, hist=historical, base=base, base_kws_vars=own, adj_kws=how.get("adjusting")
-    )
+    base = xsdba.QuantileDeltaMapping
+    made = trained.adjust(sim=simulation, ref=reference, hist=historical, base=base, base_kws_vars=own)
     return made.transpose("multivar", "time")
 
 
@@ -184,30 +182,6 @@ def test_members_together_are_a_sample(calendar: str, group: str, window: int) -
     np.testing.assert_array_equal(apart[:, :, 1], alone)
 
 
-@pytest.mark.parametrize("detrend", [0, 1])
-def test_detrended_quantile_mapping_equals_xsdba(monkeypatch: pytest.MonkeyPatch, detrend: int) -> None:
-    time = dates("noleap", 2001, 2007)
-    axis = TimeAxis.of_index("noleap", time)
-    reference, historical, simulation = (series(time, seed) for seed in (0, 1, 2))
-    turns, plan = rotations(5), transform.plan(axis, axis, group="5D", window=3)
-    made = transform.adjust(
-        reference,
-        historical,
-        simulation,
-        plan,
-        rotations=turns,
-        levels=LEVELS,
-        variables=VARIABLES,
-        detrend=detrend,
-    )
-    data = reference[:, 1], historical[:, 1], simulation[:, 1]
-    base = {"base": "DetrendedQuantileMapping", "adjusting": {"detrend": detrend}}
-    expected = xsdbas(monkeypatch, time, data, turns[1, 0], group="5D", window=3, **base).values
-    days = expected[0] != 0
-    error = np.abs(made[:, 1] - expected)[:, days] / reference[:, 1].std(axis=-1, keepdims=True)
-    assert (error < 1e-4).mean() > 0.999
-
-
 def test_wet_days_and_tails_are_those_of_xsdba(monkeypatch: pytest.MonkeyPatch) -> None:
     time = dates("noleap", 2001, 2007)
     axis = TimeAxis.of_index("noleap", time)
@@ -242,8 +216,7 @@ def make_dry(given: np.ndarray, below: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("interp", ["nearest", "linear"])
-@pytest.mark.parametrize("detrend", [None, 0, 1])
-def test_zeros_have_no_factor_and_no_days_become_infinite_or_missing(detrend: int | None, interp: str) -> None:
+def test_zeros_have_no_factor_and_no_days_become_infinite_or_missing(interp: str) -> None:
     """A level whose historical quantile is 0 takes the nearest finite factor; without any, values stay."""
     time = dates("noleap", 2001, 2004)
     axis = TimeAxis.of_index("noleap", time)
@@ -258,20 +231,14 @@ def test_zeros_have_no_factor_and_no_days_become_infinite_or_missing(detrend: in
     ):
         series_of = [make_dry(*one) for one in zip((reference, historical, simulation), below, strict=True)]
         made[name] = transform.adjust(
-            *series_of,
-            plan,
-            rotations=rotations(5)[:1],
-            levels=LEVELS,
-            variables=VARIABLES,
-            detrend=detrend,
-            interp=interp,
+            *series_of, plan, rotations=rotations(5)[:1], levels=LEVELS, variables=VARIABLES, interp=interp
         )
         assert np.isfinite(made[name]).all()
         if name != "reference":
             assert ((made[name][2] == 0).sum()) == (series_of[2][2] == 0).sum()
     for name in ("model", "all", "reference"):
         assert (made[name][2] == 0).all(), "a desert has its zeros"
-    if detrend is None and interp == "nearest":
+    if interp == "nearest":
         january = np.asarray(time.month) == 1
         observed, modelled, future = (
             one[2, 0, january] for one in (reference, make_dry(historical, 1), make_dry(simulation, 1.5))
@@ -290,18 +257,17 @@ def test_days_are_traced_to_their_donors() -> None:
     axis = TimeAxis.of_index("noleap", time)
     reference, historical, simulation = (series(time, seed, (2,) * (seed > 0)) for seed in (0, 1, 2))
     plan = transform.plan(axis, axis)
-    for detrend in (None, 1):
-        how = {"rotations": rotations(5), "levels": LEVELS, "variables": VARIABLES, "detrend": detrend}
-        traced = np.full((5, *simulation.shape), np.nan)
-        made = transform.adjust(reference, historical, simulation, plan, traced=traced, **how)
-        np.testing.assert_array_equal(made, transform.adjust(reference, historical, simulation, plan, **how))
-        alone, before, after, donor, size = traced[:, :, 1].reshape(5, 3, -1)
-        assert (size == 2 * time.size).all()
-        for place, values in enumerate(made[:, 1].reshape(3, -1)):
-            np.testing.assert_array_equal(values, alone[place, donor[place].astype(int)])
-            np.testing.assert_array_equal(np.sort(alone[place])[after[place].astype(int) - 1], values)
-            np.testing.assert_array_equal(np.sort(alone[place])[before[place].astype(int) - 1], alone[place])
-        assert (before != after).any()
+    how = {"rotations": rotations(5), "levels": LEVELS, "variables": VARIABLES}
+    traced = np.full((5, *simulation.shape), np.nan)
+    made = transform.adjust(reference, historical, simulation, plan, traced=traced, **how)
+    np.testing.assert_array_equal(made, transform.adjust(reference, historical, simulation, plan, **how))
+    alone, before, after, donor, size = traced[:, :, 1].reshape(5, 3, -1)
+    assert (size == 2 * time.size).all()
+    for place, values in enumerate(made[:, 1].reshape(3, -1)):
+        np.testing.assert_array_equal(values, alone[place, donor[place].astype(int)])
+        np.testing.assert_array_equal(np.sort(alone[place])[after[place].astype(int) - 1], values)
+        np.testing.assert_array_equal(np.sort(alone[place])[before[place].astype(int) - 1], alone[place])
+    assert (before != after).any()
 
 
 def test_a_day_that_lacks_a_variable_is_missing_in_all() -> None:

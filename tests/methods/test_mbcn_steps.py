@@ -11,7 +11,7 @@ from scipy.stats import ortho_group, rankdata
 
 from espo_luigi.methods.base import Setup
 from espo_luigi.methods.mbcn import transform
-from espo_luigi.methods.mbcn.steps import steps_of_day
+from espo_luigi.methods.mbcn.method import steps_of_day
 from espo_luigi.science.calendar import TimeAxis, day_of
 
 UNITS = {"tasmax": "K", "pr": "mm d-1"}

@@ -32,7 +32,7 @@ def adapt(jitter: float | None, cells: slice = slice(None), threads: int = 1) ->
     plan, reference, historical = plan_windows(numbers_of(time)[0], WINDOW), reference[cells], historical[cells]
     seeds = qm.cell_seeds("a run", np.arange(2))[cells]
     if jitter is not None:
-        reference = qm.jitter(reference, jitter, seeds=seeds, reference=True, threads=threads)
+        reference = qm.jitter(reference, jitter, seeds=seeds, series="reference", threads=threads)
         historical = qm.jitter(historical, jitter, seeds=seeds, threads=threads)
     return qm.adapt_frequencies(reference, historical, plan, 1.0, seeds=seeds, threads=threads)
 
@@ -75,15 +75,24 @@ def test_frequencies_are_adapted_as_xsdba_does(
         assert stats.ks_2samp(*made_wet).pvalue > 0.01
 
 
-def test_noise_is_uniform_below_the_threshold_and_leaves_the_rest() -> None:
-    series, seeds = wet_and_dry(4)[:2], qm.cell_seeds("s", np.arange(2))
-    made = [qm.jitter(one, 0.01, seeds=seeds, reference=place == 0) for place, one in enumerate(series)]
-    for before, after in zip(series, made, strict=True):
-        low = before < 0.01
-        np.testing.assert_array_equal(after[~low], before[~low])
-        assert (after[low] > 0).all() and (after[low] <= np.float32(0.01)).all()
-        assert stats.kstest(after[low] / 0.01, "uniform").pvalue > 0.01
-    assert abs(np.corrcoef(made[0][0, :900], made[1][0, :900])[0, 1]) < 0.2
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_noise_is_xsdbas_and_each_series_draws_by_itself(dtype: str) -> None:
+    import xsdba
+
+    before, draws = wet_and_dry(4)[1].astype(dtype), []
+    before[0, :3] = np.array([0.01, np.nextafter(0.01, 0), 0.0099], dtype)
+    kept, data = before.copy(), xr.DataArray(before, dims=("loc", "time"), attrs={"units": "mm/d"})
+    theirs = xsdba.processing.jitter_under_thresh(data, "0.01 mm/d").values
+    for series in ("reference", "historical", "simulation"):
+        after = qm.jitter(before, 0.01, seeds=qm.cell_seeds("s", np.arange(2)), series=series)
+        low = after != before
+        np.testing.assert_array_equal(low, theirs != before)  # NaN differs from NaN in both
+        low &= ~np.isnan(before)
+        assert (after[low] > 0).all() and (after[low] <= np.array(0.01, dtype)).all()
+        assert stats.ks_2samp(after[low], theirs[low]).pvalue > 0.01
+        draws.append(after[low])
+    assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.2
+    np.testing.assert_array_equal(before, kept)
 
 
 def test_prepared_bytes_depend_on_neither_blocks_nor_threads() -> None:

@@ -45,7 +45,14 @@ def test_series_convert_as_xclim_converts_them(source: str, target: str) -> None
     assert data.attrs["units"] == source
 
 
-@pytest.mark.parametrize("how", [{"name": "dtr"}, {"name": "x", "units_metadata": "temperature: difference"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"name": "dtr"},
+        {"name": "x", "units_metadata": "temperature: difference"},
+        {"name": "tas", "cell_methods": "area: mean time: standard_deviation"},
+    ],
+)
 def test_a_temperature_difference_has_no_offset(how: dict[str, str]) -> None:
     data = series("degC", **how)
     np.testing.assert_array_equal(convert_to(data, "K"), data)

@@ -21,7 +21,7 @@ from espo_luigi import tasks
 from espo_luigi.catalog import examine, files
 from espo_luigi.demo import ensure_demo, make, sources
 from espo_luigi.methods.dqm.compilation import compile_all
-from espo_luigi.tasks import outcomes, product, reference, simulation
+from espo_luigi.tasks import product, reference, simulation
 from espo_luigi.tasks.base import EspoTask
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (files, "BYTES_PER_CHUNK", SERIES_BYTES),
         (reference, "SERIES_BYTES", SERIES_BYTES),
         (simulation, "FILE_BYTES", SERIES_BYTES // 4),
-        (outcomes, "_BLOCK_BYTES", SERIES_BYTES),
         (product, "BLOCK_BYTES", SERIES_BYTES),
         (product, "BLOCK_IN_TIME_BYTES", SERIES_BYTES // 2),
     ):

@@ -20,6 +20,7 @@ from espo_luigi.methods.dqm.kernels.loess import weigh_classes
 from espo_luigi.methods.dqm.kernels.preparation import adapt_cells, jitter_cells
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.kernels.training import train_cells
+from espo_luigi.methods.dqm.quantile_mapping import cell_seeds, jitter
 from espo_luigi.methods.mbcn.kernels import adjust_together
 from espo_luigi.methods.mbcn.transform import Univariate, adjust, plan
 from espo_luigi.science.calendar import TimeAxis
@@ -112,7 +113,8 @@ def _use() -> None:
     values = np.stack([reference.values, historical.values])
     turns = np.broadcast_to(np.eye(2), (values.shape[1], 1, 1, 2, 2))
     alone = [Univariate("+", levels)] * 2
-    adjust(values, values, values, plan(axis, axis), rotations=turns, levels=levels, variables=alone)
+    noisy = jitter(values.astype(np.float64), 0.01, seeds=cell_seeds("compilation", np.arange(values[..., 0].size)))
+    adjust(noisy, noisy, noisy, plan(axis, axis), rotations=turns, levels=levels, variables=alone)
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 

@@ -24,7 +24,6 @@ from espo_luigi.methods.dqm.kernels import TREATMENTS
 from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
-from espo_luigi.science import seeds
 from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.chunks import REALIZATION
 
@@ -112,13 +111,13 @@ class Kernels(Method):
         plan = plan_windows(setup.time.dayofyear, options.group.window)
         of_members = _seeds_of_members(block, setup)
         own = of_members.ravel() if setup.members is None else _cell_seeds(block, setup.seed)
-        pth, dry_share = None, None
+        pth, dry_share, threads = None, None, given_threads()
         if (noise := options.jitter_under) is not None:
-            reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=given_threads())
-            historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=given_threads())
+            reference = quantile_mapping.jitter(reference, noise, seeds=own, series="reference", threads=threads)
+            historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=threads)
         if options.adapt_freq is not None:
             historical, pth, dry_share = quantile_mapping.adapt_frequencies(
-                reference, historical, plan, options.adapt_freq, seeds=own, threads=given_threads()
+                reference, historical, plan, options.adapt_freq, seeds=own, threads=threads
             )
         if space := Bounded.of(setup.units, options.additive_space):
             reference, historical = (
@@ -135,7 +134,7 @@ class Kernels(Method):
             adapt_freq_thresh=options.adapt_freq_thresh,
             small=options.small,
             seeds=of_members,
-            threads=given_threads(),
+            threads=threads,
         )
         arrays: dict[str, np.ndarray | None] = {
             "af": made.factors,
@@ -274,8 +273,8 @@ def _with_noise(values: np.ndarray, block: Block, setup: Setup) -> np.ndarray:
     noise = Options.of(setup).jitter_under
     if noise is None:
         return values
-    cells = block["cell"].values.ravel()
-    return seeds.jitter_members(values, noise, seeds=setup.member_seeds, role="simulation", cells=cells)
+    of_members = _seeds_of_members(block, setup)
+    return quantile_mapping.jitter(values, noise, seeds=of_members, series="simulation", threads=given_threads())
 
 
 def _adaptation(
@@ -304,7 +303,7 @@ def _cell_seeds(block: Block, seed: str) -> np.ndarray:
 
 def _seeds_of_members(block: Block, setup: Setup) -> np.ndarray:
     """Seeds (cell, member)."""
-    return np.stack([_cell_seeds(block, seed) for seed in setup.member_seeds], axis=-1)
+    return quantile_mapping.seeds_of_members(setup.member_seeds, block["cell"].values)
 
 
 def _check_members(values: np.ndarray, setup: Setup) -> None:

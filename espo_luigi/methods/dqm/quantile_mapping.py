@@ -8,7 +8,7 @@ Threads are Python's: numba's own cannot be entered from several Dask threads at
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,12 +19,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.methods.dqm.kernels.adapting import Adapting, Shares
 from espo_luigi.methods.dqm.kernels.adjusting import adjust_cells
 from espo_luigi.methods.dqm.kernels.loess import weigh_classes
-from espo_luigi.methods.dqm.kernels.preparation import (
-    HISTORICAL_NOISE,
-    REFERENCE_NOISE,
-    adapt_cells,
-    jitter_cells,
-)
+from espo_luigi.methods.dqm.kernels.preparation import NOISE, adapt_cells, jitter_cells
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
 
@@ -122,21 +117,19 @@ def train(
 
 
 def jitter(
-    values: np.ndarray, threshold: float, *, seeds: np.ndarray, reference: bool = False, threads: int = 1
+    values: np.ndarray, threshold: float, *, seeds: np.ndarray, series: str = "historical", threads: int = 1
 ) -> np.ndarray:
     """Replace values below a threshold by noise, as xsdba's ``jitter_under_thresh``, in series (…, time).
 
-    Each has a seed; its draws depend on that and nothing else.
+    Draws depend on each series' seed and on whether it is the reference, the historical or the adjusted simulation.
     """
-    series = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
-    out = np.empty_like(series)
-    of_series = seeds.ravel()
-    purpose = REFERENCE_NOISE if reference else HISTORICAL_NOISE
+    flat = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+    out, of_series = np.empty_like(flat), seeds.ravel()
 
     def kernel(cells: slice) -> None:
-        jitter_cells(series[cells], float(threshold), of_series[cells], purpose, out[cells])
+        jitter_cells(flat[cells], float(threshold), of_series[cells], NOISE[series], out[cells])
 
-    run_by_cells(kernel, len(series), threads)
+    run_by_cells(kernel, len(flat), threads)
     return out.reshape(values.shape)
 
 
@@ -146,6 +139,11 @@ def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
     text = (f"{start}|{cell}".encode() for cell in np.asarray(cells).ravel().tolist())
     digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in text)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def seeds_of_members(seeds: Sequence[str], cells: np.ndarray) -> np.ndarray:
+    """Return `cell_seeds` of each member's text, (cell, member)."""
+    return np.stack([cell_seeds(seed, cells) for seed in seeds], axis=-1)
 
 
 def adapt_frequencies(

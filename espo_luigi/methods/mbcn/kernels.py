@@ -40,10 +40,7 @@ class Groups(NamedTuple):
 
 
 class Univariates(NamedTuple):
-    """How each variable is adjusted by itself, (variable) and levels (variable, level); NaN for what is not done.
-
-    ``detrend`` is the degree of the trend of detrended quantile mapping, -1 for quantile delta mapping.
-    """
+    """How each variable is adjusted by itself, (variable) and levels (variable, level); NaN for what is not done."""
 
     multiplicative: np.ndarray
     levels: np.ndarray
@@ -51,7 +48,6 @@ class Univariates(NamedTuple):
     thresholds: np.ndarray
     tail_factors: np.ndarray
     small: np.ndarray
-    detrend: int
 
 
 class Sorted(NamedTuple):
@@ -64,15 +60,14 @@ class Sorted(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A variable's univariate training: factors at levels or historical quantiles, and what adjusting needs besides.
+    """A variable's univariate training: factors, and what adjusting needs besides.
 
-    ``known`` has the levels or quantiles whose factors are finite: that of a historical 0 is not. ``dry`` has the
-    shares of values up to the threshold in reference and historical, and the highest new value.
+    ``known`` has the levels whose factors are finite: that of a historical 0 is not. ``dry`` has the shares of values
+    up to the threshold in reference and historical, and the highest new value.
     """
 
     known: np.ndarray
     factors: np.ndarray
-    scaling: float
     limit: float
     dry: tuple[float, float, float]
 
@@ -312,25 +307,14 @@ def train_alone(reference, historical, order, variable, how, draws):
         quantiles_of_sorted(reference, np.full(1, share), top)
         dry = (np.searchsorted(reference, threshold, side="right") / reference.size, share, top[0])
         adapt_sorted(historical, order, threshold, dry, draws)
-    scaling, most, mean = 0.0, 2.0, 1.0
-    if how.detrend >= 0:
-        means = reference.mean(), historical.mean()
-        scaling = means[0] / means[1] if multiplicative else means[0] - means[1]
-        if not np.isfinite(scaling):
-            scaling = 1.0
-        most, mean = most / scaling if multiplicative else most, means[1]
-        quantiles_of_sorted(historical * (1 / means[1]) if multiplicative else historical - means[1], levels, other)
-        quantiles_of_sorted(reference * (1 / means[0]) if multiplicative else reference - means[0], levels, own)
-    else:
-        quantiles_of_sorted(historical, levels, other)
-        quantiles_of_sorted(reference, levels, own)
+    quantiles_of_sorted(historical, levels, other)
+    quantiles_of_sorted(reference, levels, own)
     factors = own / other if multiplicative else own - other
     for level in range(levels.size):
-        if multiplicative and other[level] * mean < how.small[variable] and factors[level] > most:
-            factors[level] = most
-    known = other if how.detrend >= 0 else levels
-    valid = np.isfinite(factors) & np.isfinite(known)
-    return Trained(known[valid], factors[valid], scaling, limit, dry)
+        if multiplicative and other[level] < how.small[variable] and factors[level] > 2:
+            factors[level] = 2
+    valid = np.isfinite(factors)
+    return Trained(levels[valid], factors[valid], limit, dry)
 
 
 @inlined
@@ -355,36 +339,6 @@ def adjust_by_rank(values, trained, multiplicative, linear):
         for place in range(start, end):
             values[place] = value
         start = end
-
-
-@inlined
-def trend_of(values, times, degree):
-    """Return the mean time, the mean and the slope of a sample."""
-    middle, mean = times.mean(), values.mean()
-    slope, spread_of_times = 0.0, 0.0
-    for day in range(values.size):
-        slope += (times[day] - middle) * (values[day] - mean)
-        spread_of_times += (times[day] - middle) ** 2
-    return middle, mean, slope / spread_of_times if degree > 0 and spread_of_times > 0 else 0.0
-
-
-@inlined
-def adjust_detrended(values, order, times, trained, multiplicative, linear, degree):
-    """Adjust a sorted sample by detrended quantile mapping; ``times`` are those of the days of ``order``."""
-    own_times = times[order]
-    scaled = values * trained.scaling if multiplicative else values + trained.scaling
-    middle, mean, slope = trend_of(scaled, own_times, degree)
-    for index in range(values.size):
-        trend = mean + slope * (own_times[index] - middle)
-        if trained.known.size == 0 or (multiplicative and trend == 0):
-            values[index] = scaled[index]
-            continue
-        detrended = scaled[index] * (1 / trend) if multiplicative else scaled[index] - trend
-        level = level_from(0, detrended, trained.known, linear)
-        factor = factor_between(detrended, level, trained.known, trained.factors, linear)
-        if not values[index] > trained.limit:
-            values[index] = correct(correct(detrended, factor, multiplicative), trend, multiplicative)
-    order_nearly(values, order)
 
 
 class Work(NamedTuple):
@@ -430,17 +384,12 @@ def make_room(longest, most, with_order):
 
 
 @inlined
-def adjust_alone(values, order, places, length, variable, how, trained, linear, draws):
+def adjust_alone(values, order, variable, how, trained, linear, draws):
     """Adjust a variable's sorted sample by itself, and sort it again."""
     multiplicative, threshold = how.multiplicative[variable], how.thresholds[variable]
     if not np.isnan(threshold):
         adapt_sorted(values, order, threshold, trained.dry, draws)
-    if how.detrend >= 0:
-        times = np.empty(places.size)
-        for day in range(places.size):
-            times[day] = places[day] % length
-        adjust_detrended(values, order, times, trained, multiplicative, linear, how.detrend)
-    elif trained.known.size > 0:
+    if trained.known.size > 0:
         adjust_by_rank(values, trained, multiplicative, linear)
         order_nearly(values, order)
 
@@ -495,7 +444,7 @@ def adjust_sample(simulation, places, kept, rotated, alone, number, work, room, 
     for variable in range(rotated.shape[0]):
         values, order, draws = room.values[0, :size], room.order[:size], draws_of(work.seed, variable, number)
         sort_sample(simulation, variable, places, room, values, order)
-        adjust_alone(values, order, places, length, variable, work.how, alone[variable], work.linear, draws)
+        adjust_alone(values, order, variable, work.how, alone[variable], work.linear, draws)
         fill_bins(rotated[variable], room.bins)
         count_before_bins(room.bins, room.before)
         for day in kept:
@@ -532,7 +481,7 @@ def adjust_pool(reference, historical, simulation, work, out, traced):
     starts = work.plan.calibration.starts
     most = out.shape[1] * max(np.diff(starts).max(), np.diff(work.plan.simulation.starts).max())
     longest = max(simulation.complete.size, historical.complete.size)
-    room = make_room(longest, most, traced.shape[2] > 0 or work.how.detrend >= 0)
+    room = make_room(longest, most, traced.shape[2] > 0)
     factors = np.empty((work.turns.shape[0] - 1, out.shape[0], work.levels.size + 1))
     for group in range(starts.size - 1):
         adjust_group(reference, historical, simulation, group, work, room, factors, out, traced)

@@ -18,7 +18,7 @@ from scipy.ndimage import distance_transform_edt
 
 from espo_luigi.errors import DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
-from espo_luigi.methods.base import Block, Method, Setup, Step, TrainingSection
+from espo_luigi.methods.base import Block, Method, Setup, Step, TrainingSection, no_longer
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import YearWindow, spans_of
 from espo_luigi.methods.xsdba import (
@@ -33,7 +33,7 @@ from espo_luigi.methods.xsdba import (
     check_kind,
 )
 from espo_luigi.science import seeds
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.finalize.radiation import potential_radiation
 from espo_luigi.science.units import threshold_in
@@ -44,6 +44,13 @@ if TYPE_CHECKING:  # compiled kernels take longer to import than a configuration
 _SERIES = ("reference", "historical", "simulation")
 # On days that could not have so much, parts of the potential radiation are no numbers to adjust.
 _DARK = "1 W m-2"
+# Of the sample of a day, after xsdba's names of groups.
+_SAMPLES = {
+    "time": "all days",
+    "time.month": "the days of this month",
+    "time.dayofyear": "the {window} days around this day of the year",
+    "5D": "the {window} five-day steps around this day's",
+}
 
 GroupNameTogether = Literal["time.dayofyear", "5D", "time.month", "time"]
 
@@ -115,9 +122,10 @@ class MBCnTraining(TrainingSection):
     )
     interp: Literal["nearest", "linear"] = Field(default="nearest", description="how factors are found")
     extrapolation: Literal["constant"] = Field(default="constant", description="factors beyond the quantiles")
-    base: Literal["QuantileDeltaMapping", "DetrendedQuantileMapping"] = Field(
-        default="QuantileDeltaMapping", description="the adjustment of each variable by itself"
-    )
+    base: Annotated[
+        Literal["QuantileDeltaMapping"],
+        no_longer(("DetrendedQuantileMapping",), "take QuantileDeltaMapping, which is the default"),
+    ] = Field(default="QuantileDeltaMapping", description="the adjustment of each variable by itself")
     by_variable: Named[VariableOfMBCn] = OmitDefault("how each variable is treated by itself", {})
 
 
@@ -150,7 +158,6 @@ class MBCn(Method):
         self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
     ) -> list[Step]:
         """Return the steps of a variable's value; none of a missing value."""
-        from espo_luigi.methods.mbcn.steps import steps_of_day
         from espo_luigi.methods.mbcn.transform import TRACED
 
         place, space, unit = list(setup.units).index(variable), _spaces(setup)[variable], setup.units[variable]
@@ -207,12 +214,49 @@ def _adjusted(
             for name, one in own.items()
         ],
         interp=given["interp"],
-        # xsdba's own default.
-        detrend=1 if given["base"] == "DetrendedQuantileMapping" else None,
         seeds=np.array([[one.integers(2**63) for one in row] for row in draws], np.uint64),
         traced=traced,
         threads=given_threads(),
     )
+
+
+def steps_of_day(
+    traced: np.ndarray, given: float, result: float, setup: Setup, *, variable: str, units: str, day: int, member: int
+) -> list[Step]:
+    """Return what `transform.adjust` does to one value; the last step, `result`, is the value that it becomes.
+
+    `traced` has of the variable what `transform.TRACED` names, (5, member, time); `given` and `result` are the values
+    before and after, in `units`. A missing value has no steps.
+    """
+    alone, before, after, donor, size = map(float, traced[:, member, day])
+    if not np.isfinite(donor):
+        return []
+    training, how = setup.training, setup.training.get("by_variable", {}).get(variable, {})
+    times, group = how.get("kind") == "*" and given != 0, Grouping.of(training["group"])
+    factor, dry = f"× {alone / given:.4g}" if times else f"{alone - given:+.4g} {units}", how.get("adapt_freq_thresh")
+    if dry and given <= threshold_in(dry, units) < alone:
+        factor = "made wet"
+    elif how.get("max_tail_factor") and alone == given:
+        factor = "kept"
+    who, when = divmod(int(donor), len(setup.time))
+    pool = setup.members if setup.members and group.add_dims else ()
+    years, windows = setup.time.year, setup.adjusting.get("moving_yearly_window")
+    of = next(one for one in spans_of(years, windows) if one.kept_first <= day < one.kept_last)
+    sample = f"{_SAMPLES[group.name].format(window=group.window)}, {years[of.first]}-{years[of.last - 1]}"
+    sample += f", of {len(pool)} members" if pool else ""
+    others = ", ".join(name for name in setup.units if name != variable)
+    donor_day = f"{day_of(setup.time.index[when])}{f' of {pool[who]}' if pool else ''}"
+    return [
+        Step("univariate", alone, units, f"{factor}: {training['base']} of {variable} alone, in {sample}."),
+        Step("rank before", before, "1", f"That of the univariate value, among {size:.0f}."),
+        Step("rank after", after, "1", f"That of the day after {training['n_iter']} rotations with {others}."),
+        Step(
+            "result",
+            float(setup.dtype.type(result)),
+            units,
+            f"The univariate value of {donor_day}, which has this rank.",
+        ),
+    ]
 
 
 def _plan(setup: Setup) -> Plan:
@@ -298,14 +342,16 @@ def _put_back(values: np.ndarray, name: str, block: Block, setup: Setup) -> np.n
 
 def _prepared(block: Block, series: str, setup: Setup) -> np.ndarray:
     """Return a series as (variable, cell, member, time) in double precision, with noise, transformed."""
+    from espo_luigi.methods.dqm.quantile_mapping import jitter, seeds_of_members
+
     data, cells = block[series], block["cell"].values.ravel()
     members = data.sizes.get(REALIZATION, 1)
     values = np.array(data.values, np.float64).reshape(len(setup.units), cells.size, members, data.sizes["time"])
     of_members = setup.member_seeds if REALIZATION in data.dims else [setup.seed]
     for place, (name, space) in enumerate(_spaces(setup).items()):
         if under := _noise(setup).get(name):
-            role = f"{series}+{name}"
-            values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
+            own = seeds_of_members([f"{seed}+{name}" for seed in of_members], cells)
+            values[place] = jitter(values[place], under, seeds=own, series=series)
         if name in _by_variable(setup, "ratio_to"):
             dark = threshold_in(_DARK, setup.units[name])
             values[place] = _as_parts(values[place], _potential(block, name, series, setup), dark)

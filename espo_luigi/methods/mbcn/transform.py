@@ -102,7 +102,6 @@ def adjust(
     levels: np.ndarray,
     variables: Sequence[Univariate],
     interp: str = "nearest",
-    detrend: int | None = None,
     seeds: np.ndarray | None = None,
     traced: np.ndarray | None = None,
     threads: int = 1,
@@ -110,7 +109,7 @@ def adjust(
     """Adjust variables together by MBCn (Cannon 2018, as xsdba's MBCn); the result has the simulation's type and shape.
 
     In each sample: values by their mean and standard deviation; rotations, after each of which every axis is adjusted
-    by ranks; a univariate adjustment of each variable; and its values in the order of the ranks after the rotations.
+    by ranks; quantile delta mapping of each variable; and its values in the order of the ranks after the rotations.
     A day that lacks a variable is missing in all, and is NaN. A level has no factor where it is not finite: the nearest
     that is applies, and without any, values stay. All is computed in float64.
 
@@ -128,8 +127,6 @@ def adjust(
         univariate adjustment; constant beyond.
     variables
         How each is adjusted by itself.
-    detrend
-        None: by quantile delta mapping. 0 or 1: by detrended quantile mapping, the degree of the sample's trend.
     seeds
         Of the adaptation's draws, (cell, pool) in uint64.
     traced
@@ -142,7 +139,18 @@ def adjust(
     turns, draws = np.asarray(rotations, np.float64), seeds
     if draws is None:
         draws = np.zeros(rotations.shape[:2], np.uint64)
-    given = _univariates(variables, detrend)
+    most = max(one.levels.size for one in variables)
+    of_levels = np.full((len(variables), most), np.nan)
+    for row, one in zip(of_levels, variables, strict=True):
+        row[: one.levels.size] = one.levels
+    given = Univariates(
+        np.array([one.kind == "*" for one in variables]),
+        of_levels,
+        np.array([one.levels.size for one in variables]),
+        np.array([np.nan if one.threshold is None else one.threshold for one in variables]),
+        np.array([np.nan if one.tail_factor is None else one.tail_factor for one in variables]),
+        np.array([float(one.small) for one in variables]),
+    )
     nowhere = np.empty((len(TRACED), 0, 0, 0, 0)) if traced is None else traced
 
     def kernel(cells: slice) -> None:
@@ -164,14 +172,9 @@ def adjust(
     return adjusted.reshape(simulation.shape)
 
 
-class _Sample(NamedTuple):
-    """A group's time steps, and which of them are its own days, not the window's."""
-
-    times: np.ndarray
-    central: np.ndarray
-
-
-_NOTHING = _Sample(np.empty(0, np.int32), np.empty(0, np.bool_))
+# A group's time steps, and which of them are its own days, not the window's.
+_Sample = tuple[np.ndarray, np.ndarray]
+_NOTHING: _Sample = np.empty(0, np.int32), np.empty(0, np.bool_)
 
 
 def _labels(axis: TimeAxis, group: str) -> np.ndarray:
@@ -198,27 +201,11 @@ def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
     for label, own in runs.items():
         parts = [np.arange(max(first - reach, 0), min(last + reach, labels.size)) for first, last in own]
         times = np.concatenate(parts).astype(np.int32)
-        made[label] = _Sample(times, labels[times] == label)
+        made[label] = times, labels[times] == label
     return made
 
 
 def _joined(samples: list[_Sample]) -> Groups:
-    starts = np.concatenate([[0], np.cumsum([sample.times.size for sample in samples])]).astype(np.int64)
-    times = np.concatenate([sample.times for sample in samples])
-    return Groups(times, np.concatenate([sample.central for sample in samples]), starts)
-
-
-def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univariates:
-    most = max(one.levels.size for one in variables)
-    levels = np.full((len(variables), most), np.nan)
-    for row, one in zip(levels, variables, strict=True):
-        row[: one.levels.size] = one.levels
-    return Univariates(
-        np.array([one.kind == "*" for one in variables]),
-        levels,
-        np.array([one.levels.size for one in variables]),
-        np.array([np.nan if one.threshold is None else one.threshold for one in variables]),
-        np.array([np.nan if one.tail_factor is None else one.tail_factor for one in variables]),
-        np.array([float(one.small) for one in variables]),
-        -1 if detrend is None else detrend,
-    )
+    starts = np.concatenate([[0], np.cumsum([times.size for times, _ in samples])]).astype(np.int64)
+    times, central = map(np.concatenate, zip(*samples, strict=True))
+    return Groups(times, central, starts)

@@ -20,7 +20,7 @@ _MODULE = "xsdba.properties."
 
 
 @dataclass(frozen=True)
-class Step:
+class DiagnosisStep:
     """What is computed of a dataset: judged `definitions`, first and last year, and the levels of both results.
 
     With `units`, only the variables named there are used, each after its conversion.

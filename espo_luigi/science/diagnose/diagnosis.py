@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
 from espo_luigi.science.chunks import join, rechunk
-from espo_luigi.science.diagnose.definitions import Step
+from espo_luigi.science.diagnose.definitions import DiagnosisStep
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import subset_box
@@ -36,7 +36,7 @@ class Diagnosis:
     """
 
     dataset: xr.Dataset
-    step: Step
+    step: DiagnosisStep
     box: Mapping[str, Any] | None = None
     grid: xr.Dataset | None = None
 
@@ -96,8 +96,9 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Datas
     _check_same_grid(sim_measures, scen_measures)
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
-    fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = join(fractions, _labels("properties", names))
+    gains = (_distance(sim_measures[name]) - _distance(scen_measures[name]) for name in names)
+    fractions = ((gain >= 0).sum() / gain.notnull().sum() for gain in gains)
+    da: xr.DataArray = join(fractions, _labels("properties", names))
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
     return with_level(out, scen_measures.attrs, "diag-improved")
 
@@ -167,11 +168,6 @@ def _distance(measure: xr.DataArray) -> xr.DataArray:
             f"The measure {measure.name!r} has no history, which says whether it is a ratio: use `measures`."
         )
     return abs(measure - 1) if RATIO in measure.attrs["history"] else abs(measure)
-
-
-def _improved(sim: xr.DataArray, scen: xr.DataArray) -> xr.DataArray:
-    gain = _distance(sim) - _distance(scen)
-    return (gain >= 0).sum() / gain.notnull().sum()
 
 
 def _check_same_properties(got: xr.Dataset, expected: xr.Dataset) -> None:

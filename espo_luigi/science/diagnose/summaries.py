@@ -17,6 +17,7 @@ from espo_luigi.science.diagnose.statistics import (
     SEASONS,
     Days,
     Period,
+    quantiles,
     rank_correlation,
     runs,
     wet_after,
@@ -100,8 +101,13 @@ def summary(daily: xr.Dataset, *, period: Period, table: Mapping[str, Variable] 
     for name, da in daily.data_vars.items():
         means = da.transpose("time", "cell").mean("cell").values
         made[f"{name}_yearly"] = "year", everything.means(means), da.attrs
+    for pair in (pair for pair in PAIRS if set(pair) <= set(inside.data_vars)):
+        both = np.stack([inside[name].transpose("cell", "time").values for name in pair])
+        by_month = (rank_correlation(both[..., months == month]) for month in range(1, 13))
+        monthly = [np.nanmean(cells) if np.isfinite(cells).any() else np.nan for cells in by_month]
+        made[f"corr_{'_'.join(pair)}"] = "month", np.array(monthly)
     coords = {"month": np.arange(1, 13), "quantile": QUANTILES, "year": everything.years, "days": SPELL_DAYS}
-    return xr.Dataset({**made, **_wetness(inside, months, table), **_correlations(inside, months)}, coords)
+    return xr.Dataset(made | _wetness(inside, months, table), coords)
 
 
 def compare(
@@ -173,11 +179,10 @@ def _change(
 
 
 def _quantiles(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Linear (type 7) quantiles of each cell, averaged over the cells; NaN are left out."""
+    """Quantiles of each cell, averaged over the cells; NaN are left out."""
     if not len(values):
         return np.full(len(levels), np.nan)
-    function = np.nanquantile if np.isnan(values).any() else np.quantile
-    return np.nanmean(function(values, levels, axis=0), axis=-1)
+    return np.nanmean(quantiles(values.T, levels), axis=0)
 
 
 def _wetness(ds: xr.Dataset, months: np.ndarray, table: Mapping[str, Variable]) -> dict[str, Any]:
@@ -200,16 +205,6 @@ def _wetness(ds: xr.Dataset, months: np.ndarray, table: Mapping[str, Variable]) 
         "wet_spell": ("days", _spell_shares(wet)),
         "dry_spell": ("days", _spell_shares(dry)),
     }
-
-
-def _correlations(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
-    made = {}
-    for pair in (pair for pair in PAIRS if set(pair) <= set(ds.data_vars)):
-        both = np.stack([ds[name].transpose("cell", "time").values for name in pair])
-        by_month = (rank_correlation(both[..., months == month]) for month in range(1, 13))
-        means = [np.nanmean(cells) if np.isfinite(cells).any() else np.nan for cells in by_month]
-        made[f"corr_{'_'.join(pair)}"] = "month", np.array(means)
-    return made
 
 
 def _spell_shares(inside: np.ndarray) -> np.ndarray:

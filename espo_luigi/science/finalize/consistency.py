@@ -56,7 +56,17 @@ def derive_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> xr.DataArray:
     Raises `DataError` if a unit is unknown.
     """
     tasmin = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
-    tasmin.attrs = _attributes_of_tasmin(tasmax, dtr)
+    own = {"tasmax": tasmax, "dtr": dtr}
+    told = [f"{name}: {da.attrs['bias_adjustment']}" for name, da in own.items() if "bias_adjustment" in da.attrs]
+    # Not dtr's attributes, which say that it is a difference, nor tasmax's, which say how that was adjusted.
+    tasmin.attrs = {
+        "standard_name": "air_temperature",
+        "long_name": "Daily minimum temperature",
+        "units": units_of(dtr),
+        "cell_methods": "time: minimum within days",
+        "history": "tasmin = tasmax - dtr, of the adjusted tasmax and dtr",
+        "bias_adjustment": "; ".join(["not adjusted itself: tasmax - dtr, each of which is adjusted", *told]),
+    }
     return convert_to(tasmin, units_of(tasmax)).astype(tasmax.dtype)
 
 
@@ -114,20 +124,3 @@ def _described(values: xr.DataArray, like: xr.DataArray, history: str) -> xr.Dat
     described = values.copy(deep=False)
     described.attrs = {**like.attrs, "history": "\n".join(filter(None, [history, like.attrs.get("history", "")]))}
     return described
-
-
-def _attributes_of_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> dict[str, str]:
-    """Not dtr's attributes, which say that it is a difference, nor tasmax's, which say how that was adjusted."""
-    how = [
-        f"{name}: {da.attrs['bias_adjustment']}"
-        for name, da in {"tasmax": tasmax, "dtr": dtr}.items()
-        if "bias_adjustment" in da.attrs
-    ]
-    return {
-        "standard_name": "air_temperature",
-        "long_name": "Daily minimum temperature",
-        "units": units_of(dtr),
-        "cell_methods": "time: minimum within days",
-        "history": "tasmin = tasmax - dtr, of the adjusted tasmax and dtr",
-        "bias_adjustment": "; ".join(["not adjusted itself: tasmax - dtr, each of which is adjusted", *how]),
-    }

@@ -7,6 +7,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.chunks import join
 from espo_luigi.science.units import convert_to, units_of
 
 # A year without and with a leap day; the years of other calendars have the same number of days.
@@ -70,7 +71,7 @@ def _by_day(calendar: str, lat: xr.DataArray) -> xr.DataArray:
         chunks = None if lat.chunks is None else {"time": -1, **lat.chunksizes}
         of_days = extraterrestrial_solar_radiation(xr.DataArray(days, {"time": days}, ["time"]), lat, chunks=chunks)
         parts.append(of_days.drop_vars("time").rename(time="day") / 86400)
-    made = xr.concat(parts, "day").clip(0)
+    made = join(parts, "day").clip(0)
     return (made.chunk(day=-1) if made.chunks else made).assign_attrs(units="W m-2")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.chunks import is_lazy, rechunk
+from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.outcomes import natures
 from espo_luigi.science.outcomes.natures import DATE, nature_of
 from espo_luigi.science.periods import each_period
@@ -82,7 +82,7 @@ def climatology(
     length = windows[0][1] - windows[0][0] + 1
     needed = {str(one): least_years(min_periods, length, freq, data) for one, data in yearly.items()}
     parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, needed) for ends in windows]
-    joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
+    joined: xr.Dataset = join(parts, HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
         f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, needed[str(variable)])

@@ -211,13 +211,12 @@ def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: i
         periods = _Periods.of(ds, freq)
         parts = []
         if fast := [one for one in ours if one.kernel]:
-            pieces = [_piece(ds, fast, periods, *ends) for ends in periods.pieces(ds)]
-            parts.append(xr.concat(pieces, "time") if len(pieces) > 1 else pieces[0])
+            parts.append(join((_piece(ds, fast, periods, *ends) for ends in periods.pieces(ds)), "time"))
         if slow := [one for one in ours if not one.kernel]:
             parts.append(_by_xclim(ds, slow, periods, cells_in_a_block))
         if is_lazy(ds):
             parts = [rechunk(part, {**block_sizes(ds), "time": -1}) for part in parts]
-        joined = xr.merge([part.drop_vars("time", errors="ignore") for part in parts], join="exact", compat="equals")
+        joined: xr.Dataset = join(part.drop_vars("time", errors="ignore") for part in parts)
         joined = joined[[name for one in ours for name in one.outputs]].assign_coords(time=periods.labels)
         coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
         joined = assign_coords(joined, coords).isel(

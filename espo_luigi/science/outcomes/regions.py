@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import join
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import extent, horizontal_dims
@@ -108,7 +109,7 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
         within = share.isel(box)
         means.append(means_of(on_grid.isel(box), lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
         coverage.append(float(share.sum()))
-    out = xr.concat(means, xr.DataArray(list(regions), dims="region", name="region"), combine_attrs="override")
+    out: xr.Dataset = join(means, xr.DataArray(list(regions), dims="region", name="region"))
     return out.assign_coords(coverage=("region", np.minimum(coverage, 1))).assign_attrs(ds.attrs)
 
 

@@ -20,8 +20,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 
 # The purpose of a draw; part of the seed.
-REFERENCE_NOISE = np.uint64(1)
-HISTORICAL_NOISE = np.uint64(2)
+NOISE = {"reference": np.uint64(1), "historical": np.uint64(2), "simulation": np.uint64(5)}
 NEW_VALUE = np.uint64(3)
 TIE = np.uint64(4)
 
@@ -50,17 +49,6 @@ def draw(start, counter):
 def uniform(seed, purpose, counter):
     """Draw the ``counter``-th number in [0, 1) of a cell's series for a purpose."""
     return draw(stream(seed, purpose), counter)
-
-
-@inlined
-def jitter_series(values, threshold, seed, purpose, out):
-    """Copy ``values``, those strictly below the threshold replaced by uniform noise above 0 and below the threshold."""
-    lowest = np.nextafter(values.dtype.type(0), values.dtype.type(1))
-    for time in range(values.size):
-        if values[time] < threshold:
-            out[time] = lowest + (threshold - lowest) * uniform(seed, purpose, time)
-        else:
-            out[time] = values[time]
 
 
 @inlined
@@ -217,9 +205,14 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, pth, dry_sh
 
 @compiled
 def jitter_cells(values, threshold, seeds, purpose, out):
-    """Copy series (cell, time), values below the threshold replaced by noise."""
+    """Copy series (cell, time), values strictly below the threshold replaced by uniform noise between 0 and it."""
+    lowest = np.nextafter(values.dtype.type(0), values.dtype.type(1))
     for cell in range(values.shape[0]):
-        jitter_series(values[cell], threshold, seeds[cell], purpose, out[cell])
+        for time in range(values.shape[1]):
+            if values[cell, time] < threshold:
+                out[cell, time] = lowest + (threshold - lowest) * uniform(seeds[cell], purpose, time)
+            else:
+                out[cell, time] = values[cell, time]
 
 
 @compiled

@@ -28,6 +28,7 @@ from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.stack import ORIGINAL_SHAPE
+from espo_luigi.science.units import is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside
@@ -125,7 +126,7 @@ def described(
     data = ds[variable].transpose(..., y, x).variable
     mapping = _grid_mapping(ds, ds[variable])
     own = {"long_name": variable} | names_of(variable, table) | ds[variable].attrs
-    attrs = _of_data(own, mapping, table.get(variable, Variable()).difference)
+    attrs = _of_data(own, mapping, table.get(variable, Variable()).difference or is_difference(ds[variable]))
     given = {key: filled(value, own) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
@@ -163,7 +164,7 @@ def _grid_mapping(ds: xr.Dataset, data: xr.DataArray) -> str:
     return named if named in ds.variables else next(mappings, "")
 
 
-def _of_data(attrs: Mapping[Any, Any], mapping: str, is_difference: bool) -> dict[str, Any]:
+def _of_data(attrs: Mapping[Any, Any], mapping: str, differs: bool) -> dict[str, Any]:
     """The attributes of the variable: those that it has, in the forms of CF 1.11."""
     kept = {str(key): value for key, value in attrs.items() if key not in _NOT_COPIED}
     if mapping:
@@ -171,9 +172,9 @@ def _of_data(attrs: Mapping[Any, Any], mapping: str, is_difference: bool) -> dic
     if methods := kept.get("cell_methods"):
         kept["cell_methods"] = cell_methods(str(methods))
     if str(kept.get("units")) in _KELVINS and "units_metadata" not in kept:
-        is_difference |= "delta_kind" in kept
-        is_difference |= "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
-        kept["units_metadata"] = f"temperature: {'difference' if is_difference else 'on_scale'}"
+        differs |= "delta_kind" in kept
+        differs |= "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
+        kept["units_metadata"] = f"temperature: {'difference' if differs else 'on_scale'}"
     return kept
 
 

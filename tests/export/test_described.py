@@ -43,9 +43,10 @@ def test_a_daily_statistic_is_no_climatology(given: str, expected: str) -> None:
     assert cell_methods(given) == expected
 
 
-def test_a_temperature_is_on_a_scale_and_a_range_is_a_difference() -> None:
+@pytest.mark.parametrize("methods", ["time: range within days", "time: standard_deviation"])
+def test_a_temperature_is_on_a_scale_and_a_range_or_deviation_is_a_difference(methods: str) -> None:
     on_scale = described(a_product(), "tasmax", "tasmax", {})["tasmax"]
-    a_range = described(a_product(cell_methods="time: range within days"), "tasmax", "tasmax", {})["tasmax"]
+    a_range = described(a_product(cell_methods=methods), "tasmax", "tasmax", {})["tasmax"]
     flux = described(a_product(units="kg m-2 s-1"), "tasmax", "tasmax", {})["tasmax"]
     assert on_scale.attrs["units_metadata"] == "temperature: on_scale"
     assert a_range.attrs["units_metadata"] == "temperature: difference"

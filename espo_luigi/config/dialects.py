@@ -85,7 +85,7 @@ _REFUSED = NoEffect(
 )
 _NOT_DONE = {
     "biasadjust_extremes": "the adjustment of extreme values (ExtremeValues) is not done by espo_luigi",
-    "partition": "the partition of uncertainty (rule `partition`) is not done by espo_luigi",
+    "partition": "the partition of uncertainty is chosen by `ensembles.ensemble_stats.partition`",
     "filter_extremes": "this limit of adjusted values is not done by espo_luigi: v2 has `max_tail_factor` in its place",
 }
 _CLEANED = ("clean_up.xscen_clean_up", "clean_up.variables.*")

@@ -386,7 +386,7 @@ def digest_of_ours(path: Path, judge: Judge) -> list[str]:
 def write_manifest(folder: Path, maker: str, beside: Mapping[str, Collection[str]] | None = None) -> None:
     """Write the list of all files below a new folder, with their SHA-256, and those of files `beside` the folder.
 
-    All that is below the folder is forced onto the disk.
+    The folder and all below it are forced onto the disk.
     """
     below = sorted(folder.rglob("*"))
     files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in below if path.is_file()}

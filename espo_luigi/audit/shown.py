@@ -16,8 +16,8 @@ from espo_luigi.audit.value import Way
 from espo_luigi.errors import ParameterError
 from espo_luigi.methods.base import Step
 from espo_luigi.replacing import check_ours, write_ours
-from espo_luigi.report.drawings import ADJUSTED, PICTURE_OF_OURS, RAW, drawing, new_figure, picture, units_text
-from espo_luigi.science.display import as_shown
+from espo_luigi.report.drawings import ADJUSTED, PICTURE_OF_OURS, RAW, drawing, new_figure, picture
+from espo_luigi.science.display import as_shown, units_text
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 

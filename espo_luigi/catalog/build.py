@@ -232,7 +232,7 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     else:
         # Of all horizons, or of the years of all levels of warming; none if none is reached.
         named = ds["horizon"].values if "horizon" in ds.dims else [ds.attrs.get("warming_level_years", "")]
-        years = [ends for name in named for ends in re.findall(r"(?:^| K: )(\d{4})-(\d{4})", str(name))]
+        years = [pair for name in named for pair in re.findall(r"(?:^| K: )(\d{4})-(\d{4})", str(name))]
         ends = [f"{min(years)[0]}-01-01", f"{max(last for _, last in years)}-12-31"] if years else []
         times = np.array(ends)
     # A clean-up that keeps few attributes removes those of the frequency.

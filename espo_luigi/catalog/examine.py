@@ -308,7 +308,7 @@ def missing_chunks(
             if not there.any():
                 continue
             # Chunks that hold nothing but missing values may be absent.
-            missing = [data.encoding[name] for name in ("_FillValue", "missing_value") if name in data.encoding]
+            missing = [data.encoding[key] for key in ("_FillValue", "missing_value") if key in data.encoding]
             fill = array.fill_value
             may_be_empty = fill is not None and (fill != fill or fill in missing) and not there.all()
             if data.sizes.get("time", 1) == 1:

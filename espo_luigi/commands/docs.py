@@ -64,7 +64,10 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """Return all pages, by tab: those of the checkout that the package lies in, else those that came with the wheel."""
+    """Return all pages, by tab: those of the checkout that the package lies in, else those that came with the wheel.
+
+    Raises EspoError if there are none.
+    """
     root = Path(__file__).parents[2]
     if (root / "docs" / "index.md").is_file() and (root / "mkdocs.yml").is_file():
         paths = {*(root / "docs").rglob("*.md"), root / "CHANGELOG.md", root / "CONTRIBUTING.md"}

@@ -8,14 +8,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from espo_luigi.errors import as_text
+from espo_luigi.errors import EspoError, as_text
 from espo_luigi.redaction import without_secrets
 
 _WATCH_SECONDS = 5.0
@@ -43,11 +43,13 @@ rerun_option = click.option(
 
 
 def completing(module: str, function: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a completion for click: the names that a function of the package returns, imported when it asks."""
+    """Return a completion for click: the names that a function of the package returns, imported when click asks."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-        names = getattr(import_module(f"espo_luigi.{module}"), function)()
-        return [name for name in names if name.startswith(begun)]
+        with suppress(EspoError):
+            names = getattr(import_module(f"espo_luigi.{module}"), function)()
+            return [name for name in names if name.startswith(begun)]
+        return []
 
     return complete
 

@@ -342,7 +342,7 @@ class RegridDataset(Section):
     )
 
 
-# The default is left out, which must not change the configuration's fingerprints.
+# Bilinear is left out: a default that is written out must not change fingerprints.
 _WITHOUT_DEFAULT = AfterValidator(
     lambda methods: MappingProxyType({name: method for name, method in methods.items() if method != "bilinear"})
 )

@@ -254,7 +254,9 @@ def why_no_kernels(method: str, adjust: Mapping[str, Any]) -> str | None:
     if method == "QuantileDeltaMapping":
         return None
     detrend = adjust.get("detrend")
-    given = (detrend["LoessDetrend"] or {}) if isinstance(detrend, Mapping) and [*detrend] == ["LoessDetrend"] else None
+    given: Any = False
+    if isinstance(detrend, Mapping) and [*detrend] == ["LoessDetrend"]:
+        given = {} if detrend["LoessDetrend"] is None else detrend["LoessDetrend"]
     if not isinstance(given, Mapping):
         return f"the kernels detrend by LOESS only, not by {detrend!r}"
     others = {name: value for name, value in given.items() if name not in ("f", "mult_skip_zeros")}
@@ -465,8 +467,10 @@ class Xsdba(Method):
         if how.interp == _OF_ITS_DAY and self.variant != "QuantileDeltaMapping":
             by_day = Grouping.of(training.model_dump()["group"]).name == "time.dayofyear"
             is_ours = self.variant == DEFAULT_METHOD and self.engine != "xsdba" and by_day
-            if not is_ours or why_no_kernels(self.variant, how.arguments()):
-                told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend; expected nearest"
+            why = why_no_kernels(self.variant, how.arguments()) if is_ours else None
+            if not is_ours or why:
+                told = f"{_BY_KERNELS}, of {DEFAULT_METHOD} by time.dayofyear with LoessDetrend"
+                told += f" ({why}); expected nearest" if why else "; expected nearest"
                 yield problem(told, ("adjusting_args", "xclim_adjust_args", "interp"), how.interp)
         if training.small_amounts and self.variant not in (DEFAULT_METHOD, "QuantileDeltaMapping"):
             told = f"the method {self.variant} has no ratios of quantiles"

@@ -95,7 +95,7 @@ def _moment(seconds: float) -> str:
 def _about_folder(folder: str, search: Search) -> str:
     """Return a table of the rules that make a folder's outputs, and how many of the tasks stand how.
 
-    Nothing of a folder that is an output, or inside one.
+    Returns "" if no output lies below the folder.
     """
     wanted = Path(folder).absolute()
     made: dict[Path, SlurmTask] = {}

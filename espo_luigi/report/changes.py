@@ -14,11 +14,12 @@ import xarray as xr
 
 from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
-from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, drawing, panels_of, short, units_text
+from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, drawing, panels_of, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.conservative import cells_of
+from espo_luigi.science.display import units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped

@@ -17,12 +17,12 @@ from espo_luigi.errors import StoreError
 from espo_luigi.methods.base import METHODS
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import Product, find_products
-from espo_luigi.report.drawings import Drawing, units_text, with_pictures
+from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.diagnose import differences
 from espo_luigi.science.diagnose.differences import Difference
-from espo_luigi.science.display import as_shown
+from espo_luigi.science.display import as_shown, units_text
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable
 

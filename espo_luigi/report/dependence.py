@@ -9,12 +9,13 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report.distributions import MOST_SERIES
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text, units_text
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text
 from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.added_value import described
 from espo_luigi.science.diagnose.climate_aspects import USUAL
 from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
+from espo_luigi.science.display import units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

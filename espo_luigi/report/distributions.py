@@ -25,13 +25,12 @@ from espo_luigi.report.drawings import (
     panels,
     panels_of,
     short,
-    units_text,
 )
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.diagnose.statistics import SEASONS
 from espo_luigi.science.diagnose.summaries import PAIRS
-from espo_luigi.science.display import in_order
+from espo_luigi.science.display import in_order, units_text
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import functools
 import gc
 import io
 import logging
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ import xarray as xr
 
 from espo_luigi.replacing import by_content
 from espo_luigi.report.html import Picture, Section, Warned
+from espo_luigi.science.display import units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,18 +56,6 @@ _SETTINGS: Any = {
     "legend.frameon": False,
     "savefig.facecolor": "white",
 }
-_UNITS = {
-    "degC": "°C",
-    "delta_degC": "°C",
-    "degrees_north": "°N",
-    "degrees_east": "°E",
-    "degrees": "°",
-    "1": "1",
-    "": "1",
-}
-
-_POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 Parameters = ParamSpec("Parameters")
 
 
@@ -148,12 +136,6 @@ def picture(figure: Figure, suffix: str, dots_per_inch: int) -> bytes:
     said = {"Software" if suffix == ".png" else "Creator": PICTURE_MARK}
     figure.savefig(file, format=suffix[1:], dpi=dots_per_inch, metadata=said)
     return file.getvalue()
-
-
-def units_text(units: Any) -> str:
-    """Return CF's units as people write them."""
-    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), str(units))
-    return _UNITS.get(str(units), raised)
 
 
 def long_name(da: xr.DataArray) -> str:

@@ -11,12 +11,13 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.distributions import MOST_SERIES
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text, units_text
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, number_text
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.added_value import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
+from espo_luigi.science.display import units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

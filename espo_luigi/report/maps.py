@@ -27,12 +27,11 @@ from espo_luigi.report.drawings import (
     long_name,
     short,
     spread_of,
-    units_text,
 )
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
-from espo_luigi.science.display import as_shown
+from espo_luigi.science.display import as_shown, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable

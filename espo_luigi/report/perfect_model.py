@@ -14,10 +14,11 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.methods.perfect_model import ENERGY
-from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
+from espo_luigi.report.drawings import Drawing, drawing, new_figure, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
+from espo_luigi.science.display import units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from espo_luigi import store
-from espo_luigi.report.drawings import short, units_text
+from espo_luigi.report.drawings import short
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Failed, Reader, RunView
+from espo_luigi.science.display import units_text
 
 _BELOW = "tasmax_below_tasmin"
 _SHOWN = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")

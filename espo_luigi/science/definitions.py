@@ -41,11 +41,13 @@ _WORD_OPERATOR_OR_DATE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|[-<>=!+*/%]{1,2}|(
 
 @functools.cache
 def source_of(*names: str) -> list[ast.stmt]:
-    """Return what the module of these names defines, parsed: to import modules of xclim and xsdba takes seconds."""
-    found: Any = None
+    """Return a module's statements without importing it: importing xclim or xsdba takes seconds."""
+    spec: Any = None
     for name in names:
-        found = PathFinder.find_spec(name, found.submodule_search_locations) if found else find_spec(name)
-    return ast.parse(found.loader.get_source(names[-1])).body
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else find_spec(name)
+        if spec is None:
+            raise ModuleNotFoundError(f"{'.'.join(names)} is not installed", name=names[0])
+    return ast.parse(spec.loader.get_source(names[-1])).body
 
 
 def arguments_in(function: ast.FunctionDef) -> list[str]:

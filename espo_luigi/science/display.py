@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import xarray as xr
 
@@ -11,12 +13,28 @@ from espo_luigi.science.units import convert_to, is_difference, threshold_in
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 _NUMBERS = ("", "1", "%")
+_UNITS = {
+    "degC": "°C",
+    "delta_degC": "°C",
+    "degrees_north": "°N",
+    "degrees_east": "°E",
+    "degrees": "°",
+    "1": "1",
+    "": "1",
+}
+_POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) -> list[str]:
     """Return variables in the table's order; those that it lacks come last, as given."""
     given = dict.fromkeys(names)
     return [*(name for name in table if name in given), *(name for name in given if name not in table)]
+
+
+def units_text(units: Any) -> str:
+    """Return CF's units as people write them."""
+    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), str(units))
+    return _UNITS.get(str(units), raised)
 
 
 def of_differences(units: str) -> str:

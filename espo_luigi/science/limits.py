@@ -191,7 +191,11 @@ LAND_FLAG, CROSSED_FLAG = "land_cells_without_data", "tasmax_below_tasmin"
 
 @dataclass(frozen=True)
 class Flag:
-    """A data flag in a few words; `side` is that of its threshold, and `of` a variable in whose units it is."""
+    """A data flag in a few words.
+
+    `side` is the side of the threshold on which values are wrong; `of` is a variable of the same dimension, empty for
+    any.
+    """
 
     title: str
     meaning: str = ""

@@ -19,7 +19,7 @@ def each_period(periods: Any) -> list[Any]:
 
 def date_of(text: str) -> tuple[int, int, int]:
     """Return a date's year, month and day (the latter two may be missing); raise ValueError if the text is no date."""
-    parts = _DATE.fullmatch(text)
+    parts = _DATE.fullmatch(str(text))
     year, month, day = (int(part or 1) for part in parts.groups()) if parts else (0, 0, 0)
     # 30 February is a day where all months have 30.
     if not (year and 1 <= month <= 12 and 1 <= day <= (31 if month in _MONTHS_OF_31_DAYS else 30)):

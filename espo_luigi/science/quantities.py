@@ -30,7 +30,7 @@ class Quantity(str):
 
     def __new__(cls, text: object) -> Self:
         """Parse a text."""
-        number, _, unit = str(text).strip().partition(" ")
+        number, unit = [*str(text).split(None, 1), "", ""][:2]
         if not isinstance(text, str) or not unit.strip() or not _NUMBER.fullmatch(number):
             raise ValueError("expected a number, a space and a unit, such as 0.01 mm d-1")
         if not math.isfinite(float(number)):
@@ -43,7 +43,7 @@ class Quantity(str):
 class Comparison(str):
     """A comparison with a number and a unit, such as "> 335 K"; `compare` and `limit` are its parts.
 
-    Raises ValueError if the text is none.
+    Raises ValueError if the text is no comparison.
     """
 
     compare: Callable[[Any, Any], Any]

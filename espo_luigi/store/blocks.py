@@ -91,8 +91,9 @@ def write_blocks(
     layers, written = {name: MaterializedLayer(layer) for name, layer in reading.items()}, []
     for name, of_variable in places.items():
         data = ds.variables[name].data
-        own = {key: layers.get(key, layer) for key, layer in data.dask.layers.items()}
-        data = da.Array(HighLevelGraph(own, data.dask.dependencies), data.name, data.chunks, data.dtype)
+        if not layers.keys().isdisjoint(data.dask.layers):
+            own = {key: layers.get(key, layer) for key, layer in data.dask.layers.items()}
+            data = da.Array(HighLevelGraph(own, data.dask.dependencies), data.name, data.chunks, data.dtype)
         written.append(_written(data, BlockWriter.of(ds, partial, name), of_variable))
     dask.compute(*written)
 

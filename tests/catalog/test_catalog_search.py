@@ -798,3 +798,13 @@ def test_the_column_that_the_description_names_goes_before_a_column_called_path(
     path = write(tmp_path, [row("pr", path="/wrong.nc", uri="/right.nc")])
     path.write_text(json.dumps(description(catalog_file="cat.csv", assets={"column_name": "uri"})))
     assert [asset.path for asset in Catalog.from_files([path]).assets] == ["/right.nc"]
+
+
+def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, rows_of())
+    content = bytearray(gzip.compress(path.with_suffix(".csv").read_bytes(), mtime=0))
+    path.write_text(json.dumps(description(catalog_file="cat.csv.gz")))
+    for damage in (content[:-9], content[:40] + b"\xff\xff\xff\xff" + content[44:], b"id,path"):
+        (tmp_path / "cat.csv.gz").write_bytes(damage)
+        with pytest.raises(CatalogError, match=r"cat\.csv\.gz, the catalog_file of catalogue .*cannot be read"):
+            Catalog.from_files([path])

@@ -365,6 +365,7 @@ def test_radiation_that_is_a_part_of_its_limit_has_no_small_amounts(tmp_path: Pa
     ("own", "interp"),
     [
         ({"detrend": {"LoessDetrend": {"f": 0.3}}}, "nearest_quantile"),
+        ({"detrend": {"LoessDetrend": {"niter": 1, "d": 0, "weights": "tricube"}}}, "nearest_quantile"),
         ({"detrend": {"LoessDetrend": {"d": 1}}}, "nearest"),
         ({"extrapolation": "nan"}, "nearest"),
     ],

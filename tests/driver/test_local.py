@@ -525,3 +525,11 @@ def test_a_folder_that_is_found_lost_while_the_engines_end_keeps_nobody_waiting(
     close_engines()
     assert not ending.waited
     engine("local")
+
+
+def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.05)
+    engine("local")
+    lock = own_workdir / "scheduler" / "driver.lock"
+    before = lock.stat().st_mtime_ns
+    eventually(lambda: lock.stat().st_mtime_ns > before)

@@ -108,3 +108,22 @@ def test_a_task_whose_input_went_has_it_made_again(tmp_path: Path, luigid: Luigi
     ended(start(luigid, tmp_path, "Bereft", "--n", "10"), timeout=60)
     assert (tmp_path / "bereft-10.txt").read_text() == "45"
     assert starts(tmp_path) == Counter({"start": 2})
+
+
+def test_a_second_driver_is_refused_and_does_not_disturb_the_first(tmp_path: Path, luigid: Luigid) -> None:
+    arguments = ("Link", "--n", "1", "--seconds", "4")
+    first = start(luigid, tmp_path, *arguments)
+    eventually(lambda: starts(tmp_path)["0"])
+    errors = ended(start(luigid, tmp_path, *arguments), 35, timeout=60)
+    assert f"process {first.pid} on" in errors
+    ended(first, timeout=60)
+    assert starts(tmp_path) == Counter({"0": 1, "1": 1})
+
+
+def test_a_luigid_that_never_answered_is_an_error(tmp_path: Path, luigid: Luigid) -> None:
+    luigid.stop()
+    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode != 0
+    assert f"127.0.0.1:{luigid.port}" in errors
+    assert not (tmp_path / "work" / "jobs").exists()

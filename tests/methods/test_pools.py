@@ -474,3 +474,19 @@ def test_other_members_than_the_trained_ones_are_refused() -> None:
         blocks.adjust(
             simulation.isel(realization=[1]), training, periods=[1999, 2008], xsdba_adjust_args={"detrend": LOESS}
         )
+
+
+@pytest.mark.parametrize(("order", "mixes"), [("realization time loc", True), ("time realization loc", False)])
+def test_xsdba_mixes_the_members_of_any_number_of_cells_in_the_order_of_v2s_stores(order: str, mixes: bool) -> None:
+    import xsdba
+
+    days = days_of("noleap", 1999, 6)
+    reference, historical, _ = rainy("noleap", 3, lambda *_: days[days.dt.dayofyear <= 4])
+    given = historical.isel(loc=[0, 2, 5]).transpose(*order.split())
+    given = given.copy(data=np.ascontiguousarray(given.values))
+    windows = (given <= 1).astype(float).rolling(time=3, center=True).construct("window", fill_value=np.nan)
+    expected = windows.groupby("time.dayofyear").mean(["time", "window"])
+    group = xsdba.Grouper("time.dayofyear", 3, add_dims=["realization"])
+    trained = xsdba.DetrendedQuantileMapping.train(reference.isel(loc=[0, 2, 5]), given, group=group, **PR)
+    found = trained.ds["P0_hist"].transpose(*expected.dims)
+    assert (float(abs(found - expected).max()) > 0.1) is mixes

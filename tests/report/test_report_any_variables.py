@@ -215,3 +215,15 @@ def test_the_tail_of_minima_is_the_lowest_as_the_run_s_table_has_it() -> None:
     of = {"reference": [quantiles], "raw": [quantiles], "adjusted": [quantiles]}
     titles = [axes.get_title() for axes in distributions.quantile_quantile(of, table=table).axes]
     assert any("lowest 5 %" in title for title in titles)
+
+
+def test_the_longest_dry_spell_of_any_quantity_is_that_which_counting_finds() -> None:
+    of = sources(("ozone",))
+    sums = climate_aspects.yearly_sums(of, of, period=YEARS, table=TABLE)
+    below = (daily(("ozone",), 1)["ozone"] < 295).sel(time="1994").values
+    longest, run = np.zeros(2), np.zeros(2)
+    for day in below:
+        run = np.where(day, run + 1, 0)
+        longest = np.maximum(longest, run)
+    first, _ = sums["longest_dry_spell_ozone"].transpose("sum_2", ...)
+    np.testing.assert_array_equal(first.sel(source="reference", year=1994), longest)

@@ -13,8 +13,9 @@ from PIL import Image
 from report_examples import BIAS, RATIO, compared, field, measures, properties
 
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.drawings import png, short, units_text
+from espo_luigi.report.drawings import png, short
 from espo_luigi.report.maps import coast_lines
+from espo_luigi.science.display import units_text
 from espo_luigi.science.variables import VARIABLES
 
 
@@ -209,3 +210,8 @@ def test_properties_are_in_the_order_of_the_published_ones(shares: xr.DataArray)
     mixed = shares.isel(properties=[2, 1, 0])
     assert list(improvement.in_published_order(mixed)["properties"].values) == ["mean_tasmax", "dry_wet", "mean_dtr"]
     np.testing.assert_array_equal(improvement.in_published_order(mixed), shares)
+
+
+def test_the_published_values_are_nineteen_means_between_their_lowest_and_highest() -> None:
+    assert len(improvement.PUBLISHED) == 19
+    assert all(low <= mean <= high <= 1 for mean, low, high in improvement.PUBLISHED.values())

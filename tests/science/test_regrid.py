@@ -558,3 +558,17 @@ def test_the_weights_name_their_stages_and_make_wholes() -> None:
     weights = weigh(simulation(), stacked(), regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)["tasmax"]
     assert weights.steps == ("coarse", TARGET)
     np.testing.assert_allclose(weights.matrix.sum(axis=1), 1)
+
+
+def test_constants_are_preserved_through_the_cascade() -> None:
+    ds = simulation()
+    found = small(ds.assign(tasmax=xr.full_like(ds.tasmax, 273.15)))
+    np.testing.assert_allclose(found.tasmax, np.float32(273.15), rtol=1e-6)
+
+
+def test_a_curvilinear_target_keeps_its_dimensions() -> None:
+    lat, lon = np.meshgrid([45.3, 44.1], [-80.2, -78.5, -71.0], indexing="ij")
+    target = xr.Dataset(coords={"lat": (("y", "x"), lat), "lon": (("y", "x"), lon), "y": [0, 1]})
+    found = small(simulation({"time": 5}), target)
+    assert found.tasmax.dims == ("time", "y", "x")
+    assert set(found.coords) == {"time", "height", "lat", "lon", "y"}

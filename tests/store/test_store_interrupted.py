@@ -221,3 +221,15 @@ def test_a_full_table_of_inodes_is_named(tmp_path: Path) -> None:
             write_store(xr.Dataset({"x": 1.0}), tmp_path / "small" / "a.zarr", Marker("Work"))
     finally:
         subprocess.run(["umount", tmp_path / "small"], check=True)
+
+
+@pytest.mark.parametrize("shards", [None, {"time": 32}])
+def test_an_altered_chunk_raises_when_it_is_read(tmp_path: Path, shards: dict[str, int] | None) -> None:
+    write_store(noise(1).isel(loc=slice(1000)), tmp_path / "a.zarr", Marker("Write"), shards=shards)
+    chunk = tmp_path / "a.zarr" / "pr" / "c" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[500] ^= 1
+    chunk.write_bytes(content)
+    opened = open_store(tmp_path / "a.zarr")
+    with pytest.raises(Exception, match=r"[Cc]hecksum"):
+        opened.pr.load()

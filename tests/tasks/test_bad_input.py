@@ -315,3 +315,16 @@ def test_a_store_of_a_different_task_is_not_taken_for_this_tasks(configured: Con
     ):
         store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, store.Marker(family, parameters))
         assert task.complete() is complete
+
+
+def test_a_product_of_a_different_configuration_is_used_and_reported_once(
+    configured: Configure, log: pytest.LogCaptureFixture
+) -> None:
+    configured()
+    task = tasks.ReferenceCalendar(piece="south", calendar="noleap")
+    path = task.out_reference().path
+    made_by = store.Marker("ReferenceCalendar", {"piece": "south", "calendar": "noleap"}, config_hash="0123456789ab")
+    store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, made_by)
+    assert task.complete() and task.complete()
+    said = [message for message in log.messages if "was made of something else" in message]
+    assert len(said) == 1 and str(path) in said[0] and "(changed: configuration)" in said[0]

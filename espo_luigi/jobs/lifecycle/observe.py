@@ -147,9 +147,9 @@ class Watcher:
             began = [job.began for job in jobs if job.began is not None]
             # A young job may take seconds. In a large run some job is always young, and each look lists the folders of
             # all results.
-            is_soon = 0 < len(began) <= _FEW_JOBS
+            looks_soon = 0 < len(began) <= _FEW_JOBS
             self._last_results = now
-            self._next_results = now + (between_beats(now - max(began), longest) if is_soon else longest)
+            self._next_results = now + (between_beats(now - max(began), longest) if looks_soon else longest)
         return unwanted
 
     def hurry(self) -> None:

@@ -54,6 +54,12 @@ class Submission:
     command: tuple[str, ...]
     bundle: BundleValues | None = None
 
+    @property
+    def elements(self) -> int:
+        """How many jobs the scheduler counts."""
+        is_array = self.bundle is not None and self.bundle.bundling.kind == ARRAY
+        return len(self.jobs) if is_array else 1
+
 
 class NodeWatch:
     """Finds broken nodes by the ends of jobs, and holds submissions while jobs end at once on all nodes.
@@ -157,8 +163,8 @@ class Submitter:
         self._refusals = 0
         self._refusal = ""
         self._hold_until = 0.0
-        # Elements of an array: each counts as a job where a user's number of jobs is limited.
-        self._most_elements = _MOST_ELEMENTS
+        # The most elements of the next array, and of any. Slurm counts each as a job of the user.
+        self._elements = self._most_elements = _MOST_ELEMENTS
         self._made_folders: set[Path] = set()
         self._wrote_environment = False
         self.nodes = NodeWatch(self.settings.patience)
@@ -203,11 +209,11 @@ class Submitter:
         )
 
     def most_together(self, first: Job, room: int) -> int:
-        """How many jobs may go with the `first` and it, if `room` more jobs may be submitted."""
+        """Return how many jobs may go together, `first` included, where `room` more may be submitted."""
         if self.nodes.in_trouble:
             return 1  # a single task is tried
         bundling = bundling_of(first.order, self.settings)
-        return min(bundling.most, room, self._most_elements) if bundling.kind == ARRAY else bundling.most
+        return min(bundling.most, room, self._elements) if bundling.kind == ARRAY else bundling.most
 
     def together(self, first: Job, ready: Iterable[Job], most: int, now: float) -> list[Job]:
         """The jobs that may go with the `first` of those that are ready, `most` of them at most."""
@@ -366,8 +372,8 @@ class Submitter:
             if self._refusals:
                 logger.warning("%s takes jobs again", self._scheduler.NAME)
             self._refusals, self._refusal = 0, ""
-            if len(submission.jobs) == self._most_elements:
-                self._most_elements *= 2
+            if submission.elements == self._elements:
+                self._elements = min(2 * self._elements, self._most_elements)
         if job_id is not None:
             for place, job in enumerate(submission.jobs):
                 self.confirm(job, bundle.member_id(job_id, place) if bundle else job_id)
@@ -378,7 +384,7 @@ class Submitter:
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
             return answer.words
         else:
-            self._hold(submission.jobs, answer.words)
+            self._hold(submission, answer.words)
         return None
 
     def confirm(self, job: Job, job_id: str) -> None:
@@ -396,13 +402,16 @@ class Submitter:
             self._store.save(job.record)
             job.unsaved = False
 
-    def _hold(self, jobs: Sequence[Job], words: str) -> None:
+    def _hold(self, submission: Submission, words: str) -> None:
         self._refusals += 1
-        if self._scheduler.refusal(words) is Refusal.TOO_MANY:
-            self._most_elements = max(1, len(jobs) // 2)
+        jobs, refusal = submission.jobs, self._scheduler.refusal(words)
+        if refusal in (Refusal.TOO_MANY, Refusal.TOO_LARGE):
+            self._elements = min(self._elements, max(1, submission.elements // 2))
+        if refusal is Refusal.TOO_LARGE:
+            self._most_elements = self._elements
         patience, now = self.settings.patience, self._commands.clock.now()
         self._hold_until = now + growing_pause(self._refusals, patience.first_refusal, patience.longest_refusal)
-        unclear = words if self._scheduler.refusal(words) is Refusal.UNCLEAR else ""
+        unclear = words if refusal is Refusal.UNCLEAR else ""
         for job in jobs:
             since = now if job.intent.refused_since is None else job.intent.refused_since
             job.intent = replace(job.intent, refused_since=since, unclear=unclear)

@@ -98,9 +98,9 @@ class Monitor:
         idle = max(time.monotonic() - before, 1.0)
         works = used.cpu_seconds - before_cpu > _IDLE_CPU * idle or used_bytes - before_bytes > _IDLE_BYTES * idle
         elsewhere = self.scheduler.workers if self.workers_elsewhere and self.scheduler is not None else {}
-        compute = any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in list(elsewhere.values()))
+        others_compute = any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in list(elsewhere.values()))
         are_awaited = self.workers_elsewhere and not elsewhere
-        if works or left != former_left or compute or are_awaited:
+        if works or left != former_left or others_compute or are_awaited:
             self._last = (left, used.cpu_seconds, used_bytes, time.monotonic())
             return True
         return False

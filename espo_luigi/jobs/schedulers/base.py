@@ -95,11 +95,12 @@ class Row:
 class Refusal(enum.Enum):
     """Whether a submission that got no job id may succeed later: PASSING yes, PERMANENT no.
 
-    TOO_MANY passes, too, or if fewer jobs are submitted at once.
+    TOO_MANY: later, or now with fewer jobs. TOO_LARGE: only as a smaller array.
     """
 
     PASSING = "passing"
     TOO_MANY = "too many"
+    TOO_LARGE = "too large"
     PERMANENT = "permanent"
     UNCLEAR = "unclear"
 

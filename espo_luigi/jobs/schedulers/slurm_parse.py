@@ -294,8 +294,9 @@ _FORBIDDEN = (
 
 # Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
-    # Limits on the number of a user's jobs, which pass as jobs end, and on the size of an array.
-    (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*|Invalid job array", Refusal.TOO_MANY),
+    # Limits on the number of a user's jobs pass as jobs end; that on the size of an array does not.
+    (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*", Refusal.TOO_MANY),
+    (r"Invalid job array", Refusal.TOO_LARGE),
     (r"QOS(Grp|Max)\w*|Assoc(Grp|Max)\w*", Refusal.PERMANENT),
     (r"violates accounting/QOS policy", Refusal.UNCLEAR),
     (

@@ -53,7 +53,7 @@ def steps_of_day(
 
 
 def _kept(value: float, more: Adaptation, row: int, units: str) -> str:
-    """The sentence about a value above the limit of its day of the year; nothing about others."""
+    """The sentence about a value above the limit of its day of the year; empty for other values."""
     if not (more.limits.size and value > more.limits[0, row]):
         return ""
     return f"Above the limit {more.limits[0, row]:.4g} {units}: the value stays as the model has it."

@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.display import of_differences
+from espo_luigi.science.display import of_differences, units_text
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
 from espo_luigi.science.limits import CROSSED_FLAG, FLAGS, Flag, arguments_of_flags
 from espo_luigi.science.quantities import Quantity
@@ -97,7 +97,7 @@ def _detail(
     meaning = kind.meaning or flag.replace("_", " ")
     if row.difference and kind.side and kind.of:
         meaning = f"a daily range {'larger' if kind.side == 'above' else 'smaller'} than {{threshold}}"
-    shown = f"{threshold:g} {units.replace('degC', '°C').replace('-1', '⁻¹')}"
+    shown = f"{threshold:g} {units_text(units)}"
     meaning = meaning.format(threshold=shown, name=row.long_name.lower() or variable)
     if not raised:
         return FlagDetail(variable, flag, False, meaning, 0)

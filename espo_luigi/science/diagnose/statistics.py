@@ -89,7 +89,7 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 def quantiles(values: np.ndarray, levels: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return linear (type 7) quantiles along the last axis, (…, level), in float64; NaN are left out.
 
-    The values are sorted once: `np.quantile` took six times as long for three levels.
+    The values are sorted once: `np.quantile` takes six times as long for three levels.
     """
     ordered = np.sort(values, axis=-1)  # NaN last
     place = np.maximum((~np.isnan(ordered)).sum(axis=-1, keepdims=True) - 1, 0) * np.asarray(levels)

@@ -17,6 +17,7 @@ from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.resources import ARRAY, STEPS, PackOptions
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 
 NAMES = "abcd"
 
@@ -54,6 +55,28 @@ def end(fake: FakeCluster, handle: Handle, code: int, job_id: str = "1") -> None
 
 def all_succeed(fake: FakeCluster, handles: list[Handle]) -> bool:
     return all(isinstance(fake.outcome(handle, 10), Success) for handle in handles)
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"), [("Invalid job array specification", [8, 4]), ("QOSMaxSubmitJobPerUserLimit", [8, 4, 4])]
+)
+def test_an_array_that_is_too_large_goes_in_smaller_ones(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, words: str, refused: list[int]
+) -> None:
+    submit, sizes = Commands.submit, []
+
+    def at_most_three(commands: Commands, argv: tuple[str, ...]) -> Answer:
+        last = next((word for word in argv if word.startswith("--array=")), "0").rpartition("-")[2].partition("%")[0]
+        sizes.append(int(last) + 1)
+        return Answer(1, stderr=f"sbatch: error: {words}") if sizes[-1] > 3 else submit(commands, argv)
+
+    monkeypatch.setattr(Commands, "submit", at_most_three)
+    manager, options = fake.manager(), PackOptions(pack="8", bundle=ARRAY)
+    handles = [manager.submit(fake.work.order(name, options=options)) for name in "abcdefgh"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles), 600)
+    taken = [size for size in sizes if size <= 3]
+    assert sizes[:3] == [8, 4, 2] and sum(taken) == 8
+    assert [size for size in sizes if size > 3] in (refused, [*refused, 4]), "a limit on arrays is not tried again"
 
 
 def test_tasks_that_are_ready_together_are_one_submission_and_each_has_its_own_outcome(fake: FakeCluster) -> None:

@@ -77,8 +77,10 @@ def golden(name: str) -> str:
 
 
 @pytest.mark.parametrize(("values", "name"), [(PLAIN, "sge-plain.sh"), (FULL, "sge-full.sh")])
-def test_a_script_is_as_its_golden_file(values: ScriptValues, name: str) -> None:
+def test_a_script_is_as_its_golden_file_and_bash(values: ScriptValues, name: str) -> None:
     assert render(values) == golden(name)
+    done = subprocess.run(["bash", "-n"], input=render(values), text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_submission_gives_all_options_as_arguments_and_has_none_read_from_the_script() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,8 +77,10 @@ def golden(name: str) -> str:
 
 
 @pytest.mark.parametrize(("values", "name"), [(PLAIN, "plain.sh"), (FULL, "full.sh")])
-def test_a_script_is_as_its_golden_file(values: ScriptValues, name: str) -> None:
+def test_a_script_is_as_its_golden_file_and_bash(values: ScriptValues, name: str) -> None:
     assert render(values) == golden(name)
+    done = subprocess.run(["bash", "-n"], input=render(values), text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\x1b", "\x85", "\u2028", "\ud800"])
@@ -381,7 +384,7 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
          "Unspecified error", "PERMANENT"),
         ("sbatch: error: Please use --mem-per-cpu instead of --mem", "PERMANENT"),
         ("sbatch: error: You must give a partition", "PERMANENT"),
-        ("sbatch: error: Batch job submission failed: Invalid job array specification", "TOO_MANY"),
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", "TOO_LARGE"),
         ("sbatch: error: only 500 jobs in the queue at a time", "PASSING"),
         ("sbatch: error: You need not give memory: it is not allowed to give --mem here", "PERMANENT"),
     ],

@@ -207,10 +207,12 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, pth, dry_sh
 def jitter_cells(values, threshold, seeds, purpose, out):
     """Copy series (cell, time), values strictly below the threshold replaced by uniform noise between 0 and it."""
     lowest = np.nextafter(values.dtype.type(0), values.dtype.type(1))
+    highest = np.nextafter(values.dtype.type(threshold), values.dtype.type(0))
     for cell in range(values.shape[0]):
         for time in range(values.shape[1]):
             if values[cell, time] < threshold:
-                out[cell, time] = lowest + (threshold - lowest) * uniform(seeds[cell], purpose, time)
+                noise = lowest + (threshold - lowest) * uniform(seeds[cell], purpose, time)
+                out[cell, time] = min(noise, highest)
             else:
                 out[cell, time] = values[cell, time]
 

@@ -66,7 +66,7 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
     """
     variables = tuple(str(series.name) for series in data.values())
     make = partial(Kernel, variables)
-    if {"==", "!=", "eq", "ne"} & {str(value) for key, value in given.items() if key.startswith("op")}:
+    if {"==", "!=", "eq", "ne"} & {str(value) for key, value in given.items() if str(key).startswith("op")}:
         return None  # random samples do not prove equality
     first = next(iter(data.values()))
     try:

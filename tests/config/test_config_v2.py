@@ -199,7 +199,7 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
         (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
         (_set("subregions", "n", to=0), "`subregions.n`"),
-        (_set("partition", to={"variables": {}}), "`partition`: .*not done"),
+        (_set("partition", to={"variables": {}}), "`partition`: .*ensembles.ensemble_stats.partition"),
         (
             _set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> 335"}]),
             r"`extraction.simulation.repairs.*where`.*> 335.*a number and units",

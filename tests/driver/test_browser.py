@@ -64,7 +64,7 @@ class Page:
 
     def until_linked(self, task_id: str) -> str:
         """Load the page until a task has a link to a dashboard; return it."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         found = f"document.querySelector('.statusMessage[data-task-id=\"{task_id}\"]')?.closest('tr')"
         while not (link := self.browser.evaluate(f"{found}?.querySelector('{LINK}')?.href")):
             assert time.monotonic() < deadline, self.browser.text()
@@ -74,7 +74,7 @@ class Page:
     def until_said(self, task_id: str, pattern: str) -> str:
         """Load the page until a task's message is like the pattern; return it."""
         said: list[str] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             self.load()
             said += [self.message(task_id)] if self.row(task_id) else []
@@ -118,7 +118,7 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
         assert f"{halfway.label()} no result: it is still waiting or at work" in words(browser)
     finally:
         (tmp_path / "go").touch()
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 30, errors
     page.load()
     assert browser.evaluate(f"document.querySelectorAll('{LINK}').length") == 0

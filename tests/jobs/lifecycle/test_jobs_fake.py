@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -433,8 +434,10 @@ def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
     manager = fake.manager()
     handle = fake.submitted(work.order("a"), manager)
     path = manager.store.folder / file
-    path.unlink(missing_ok=True)
-    path.mkdir()
+    while not path.is_dir():  # the driver may write its lock between the two
+        path.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir()
     fake.eventually(lambda: "trouble with the files" in caplog.text)
     path.rmdir()
     fake.finish("a", "1")

@@ -205,7 +205,7 @@ def read_source(folder: Path, seconds: Seconds) -> None:
 
 def write_products(folder: Path, seconds: Seconds) -> None:
     """Seconds to write every kept product once, in its own chunks with its own codec, onto the disk."""
-    from espo_luigi.store.disk import sync_tree
+    from espo_luigi.replacing import sync_tree
 
     kept = sorted([*(folder / "final").rglob("*.zarr"), *(folder / "final").rglob("*.zarr.zip")])
     for path in kept:

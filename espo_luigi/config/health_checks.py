@@ -68,7 +68,7 @@ _ARGUMENTS: Mapping[str, tuple[Any, str]] = {
     "thresh": (Threshold, "the threshold, with its unit"),
     "lower": (Threshold, "the lower bound, with its unit"),
     "upper": (Threshold, "the upper bound, with its unit"),
-    "n": (_Number, "the least number of days in a row"),
+    "n": (_Number, "the `n` of the flag's name"),
     "window": (_Number, "the window of days"),
     "op": (_Operator, "the comparison"),
 }
@@ -79,7 +79,6 @@ def _flag(name: str) -> Any:
     fields: dict[str, Any] = {}
     for argument, default in arguments_of_flags()[name].items():
         kind, what = _ARGUMENTS[argument]
-        what = "the number of standard deviations" if name.startswith("outside_n") and argument == "n" else what
         fields[argument] = kind | None, Field(default=None, description=f"{what}; {default} by default")
         if default is ...:
             fields[argument] = kind, Field(description=what)

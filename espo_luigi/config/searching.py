@@ -173,10 +173,9 @@ class RepairRow(Section):
     id: str = Field(description="the simulation's id; `*` stands for any text")
     variable: str = Field(description="the variable")
     what: Literal["missing", "mean_of_neighbours"] = Field(description="what takes their place")
-    where: Annotated[
-        str | tuple[float, float],
-        _PARSED,
-    ] = Field(default="", description="the values (`> 335 K`), or a cell's latitude and longitude")
+    where: Annotated[str | tuple[float, float], _PARSED] = Field(
+        default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
+    )
     when: Annotated[str, _DAYS] = Field(default="", description="a day, a month or a year")
 
     @model_validator(mode="after")

@@ -312,14 +312,10 @@ def at_work(where: str, beat: Mapping[str, Any]) -> Progress:
     """Return ``job 1234 on n3, 43 %, 12.1 of 32 GiB``, what Dask has to do, and how to reach the dashboard."""
     percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
     url = f"http://127.0.0.1:{port}/status" if port else ""
-    here = socket.gethostname()
-    node = str(beat.get("node") or here)
-    through = [] if node == here else ["-J", here]
-    tunnel = shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *through, node])
     lines = [
         listed(where, f"{percent} %" if percent else "", _memory(beat) if beat else "starting"),
         str(beat.get("message", "")),
-        f"Dashboard: {url}\nafter, where your browser is:\n{tunnel}" if port else "",
+        f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
     ]
     return Progress("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
 
@@ -340,6 +336,13 @@ def listed(*parts: str) -> str:
 def _memory(said: Mapping[str, Any]) -> str:
     peak, asked = _number(said, "peak_memory_bytes"), _number(said, "memory_bytes")
     return f"{peak / GIB:.1f} of {asked / GIB:.3g} GiB" if peak and asked else ""
+
+
+def _tunnel(port: int, beat: Mapping[str, Any]) -> str:
+    here = socket.gethostname()
+    node = str(beat.get("node") or here)
+    through = [] if node == here else ["-J", here]
+    return shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *through, node])
 
 
 def _number(said: Mapping[str, Any], name: str) -> int:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 # By sign and by word.
-OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+ORDERS: Mapping[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, word)
-    for sign, word in ((">", "gt"), (">=", "ge"), ("<", "lt"), ("<=", "le"), ("==", "eq"), ("!=", "ne"))
+    for sign, word in ((">", "gt"), (">=", "ge"), ("<", "lt"), ("<=", "le"))
     for name in (sign, word)
 }
+OPERATORS = {**ORDERS, "==": operator.eq, "eq": operator.eq, "!=": operator.ne, "ne": operator.ne}
 
 # Not all that Python takes for a number: neither nan, nor inf, nor 1_000.
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")

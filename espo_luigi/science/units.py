@@ -151,6 +151,14 @@ def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:
     return ds.assign({name: convert_to(ds[name], wanted) for name, wanted in units.items() if name in ds})
 
 
+def value_in(quantity: Quantity, name: str, units: str) -> float:
+    """Return a quantity of the variable `name` in other units; temperatures are values, unless `name` is a difference.
+
+    Raises `DataError` if the units do not convert.
+    """
+    return float(convert_to(xr.DataArray(quantity.value, name=name, attrs={"units": quantity.unit}), units))
+
+
 def threshold_in(threshold: str, units: str) -> float:
     """Magnitude of a threshold such as "0.01 mm d-1" in a series' units.
 

@@ -1,4 +1,4 @@
-"""Deleting files, forcing them onto the disk, and the meaning of the disk's errors."""
+"""Deleting files, and the meaning of the disk's errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import causes, sync_path
+from espo_luigi.files import causes
 from espo_luigi.replacing import delete
 
 logger = logging.getLogger(__name__)
-
-_FSYNC_THREADS = 8
 
 _ADVICE = {
     errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
@@ -35,16 +32,6 @@ def delete_quietly(path: Path) -> None:
         delete(path)
     except OSError as error:
         logger.warning("cannot remove %s, which is not needed any more: %s", path, error)
-
-
-def sync_tree(root: Path) -> None:
-    """Force a tree onto the disk, files first and folders last, so that a power cut leaves no empty chunk."""
-    entries = list(root.rglob("*"))
-    files = [entry for entry in entries if not entry.is_dir()]
-    folders = [entry for entry in entries if entry.is_dir()]
-    with ThreadPoolExecutor(_FSYNC_THREADS) as pool:
-        list(pool.map(sync_path, files))
-        list(pool.map(sync_path, [*folders, root]))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, sync_path, write_atomically
+from espo_luigi.replacing import sync_tree
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store.blocks import (
@@ -29,7 +30,6 @@ from espo_luigi.store.blocks import (
     write_blocks,
     writers_of,
 )
-from espo_luigi.store.disk import sync_tree
 from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
 from espo_luigi.store.marker import MARKER_NAME, Marker
 from espo_luigi.store.partials import take_over

@@ -22,7 +22,7 @@ from espo_luigi.science.display import of_differences, units_text
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
 from espo_luigi.science.limits import CROSSED_FLAG, FLAGS, Flag, arguments_of_flags
 from espo_luigi.science.quantities import Quantity
-from espo_luigi.science.units import convert_to
+from espo_luigi.science.units import convert_to, value_in
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 from espo_luigi.science.variables import variable as row_of
 
@@ -134,8 +134,7 @@ def _threshold(flag: str, name: str, units: str, arguments: Mapping[str, Any]) -
     text = arguments.get("thresh") or arguments_of_flags()[flag].get("thresh")
     if text is None:
         return 0.0
-    given = Quantity(text)
-    return float(convert_to(xr.DataArray(given.value, name=name, attrs={"units": given.unit}), units))
+    return value_in(Quantity(text), name, units)
 
 
 def _worst(values: xr.DataArray, side: str, threshold: float) -> dict[str, Any]:

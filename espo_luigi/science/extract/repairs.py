@@ -15,7 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.attributes import REPAIRS
 from espo_luigi.science.quantities import OPERATORS, Comparison
-from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.units import units_of, value_in
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ def _repaired(ds: xr.Dataset, row: Repair) -> tuple[xr.Dataset, Any]:
         wrong = old.notnull()
         if isinstance(row.where, str) and row.where:
             asked = Comparison(row.where)
-            given = xr.DataArray(asked.limit.value, name=row.variable, attrs={"units": asked.limit.unit})
-            wrong &= asked.compare(old, float(convert_to(given, units_of(data))))
+            wrong &= asked.compare(old, value_in(asked.limit, row.variable, units_of(data)))
         new, count = old.where(~wrong), wrong.sum().data
     else:
         new, count = _mean_of_neighbours(data, places, row), old.size

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.quantities import OPERATORS
+from espo_luigi.science.quantities import ORDERS
 from espo_luigi.science.units import convert_to, units_of
 
 # xclim's functions that compare days with a threshold, with the operator of those that have no argument for it.
@@ -66,8 +66,6 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
     """
     variables = tuple(str(series.name) for series in data.values())
     make = partial(Kernel, variables)
-    if {"==", "!=", "eq", "ne"} & {str(value) for key, value in given.items() if str(key).startswith("op")}:
-        return None  # random samples do not prove equality
     first = next(iter(data.values()))
     try:
         if name.split("_")[0] in ("tg", "tx", "tn") and name.partition("_")[2] in ("mean", "max", "min"):
@@ -80,15 +78,16 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
         swing = name == "multiday_temperature_swing"
         if name in _COUNTS and given.get("resample_before_rl", True) and (not swing or given["op"] == "count"):
             ops = [str(given[f"op_{key}"] if swing else given.get("op") or _COUNTS[name]) for key in data]
-            compared = partial(_compared, [OPERATORS[op] for op in ops], _thresholds(given, data))
+            compared = partial(_compared, [ORDERS[op] for op in ops], _thresholds(given, data))
             how = partial(_runs, _RUNS[name], given.get("window", 1)) if name in _RUNS else _count
             return make(partial(_of_days, compared, how))
         if name == "growing_season_length":
             month, day = map(int, given["mid_date"].split("-"))
-            compared = partial(_compared, [OPERATORS[given["op"]]], _thresholds(given, data))
+            compared = partial(_compared, [ORDERS[given["op"]]], _thresholds(given, data))
             return make(partial(_season, compared, int(given["window"]), month * 100 + day), dated=True)
         return _of_precipitation(name, given, first, make)
-    except (DataError, KeyError, AttributeError, ValueError):  # units or arguments that the kernels do not know
+    # Units or arguments that the kernels do not know, and comparisons for equality, which no random sample proves.
+    except (DataError, KeyError, AttributeError, ValueError):
         return None
 
 
@@ -101,7 +100,7 @@ def _of_precipitation(name: str, given: Mapping[str, Any], pr: xr.DataArray, mak
         window = int(given["window"])
         return make(partial(_largest_sum, window), *_affine(pr, "mm d-1"), before=window - 1)
     if name == "daily_pr_intensity":
-        compare, threshold = OPERATORS[given["op"]], _threshold(given["thresh"], pr)
+        compare, threshold = ORDERS[given["op"]], _threshold(given["thresh"], pr)
         return make(partial(_intensity, compare, threshold), *_affine(pr, "mm d-1"))
     return None
 

@@ -19,7 +19,8 @@ import yaml
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
 from espo_luigi.science.diagnose import diagnosis
-from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
+from espo_luigi.science.diagnose.definitions import DiagnosisStep
+from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.geometry.cutting import spread_over
 
 BOX = {"name": "Atlas", "lat_bnds": (46.0, 49.0), "lon_bnds": (-75.0, -70.0), "tile_buffer": 1.5}
@@ -154,7 +155,7 @@ def oracle(part: xr.Dataset) -> xr.Dataset:
 
 
 def properties_of(part: xr.Dataset) -> xr.Dataset:
-    return Diagnosis(part, Step(DEFINITIONS, PERIOD, units=UNITS)).properties().compute()
+    return Diagnosis(part, DiagnosisStep(DEFINITIONS, PERIOD, units=UNITS)).properties().compute()
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from others_packages import code_blocks
 
-import espo_luigi
-
-CHECKOUT = Path(espo_luigi.__file__).parents[1]
+CHECKOUT = Path(__file__).parents[1]
 USES = """
 import sys
 from pathlib import Path

@@ -56,7 +56,8 @@ def test_the_menu_of_the_site_has_the_tabs_of_the_command() -> None:
 
 @pytest.mark.parametrize("word", ["job", "understand/job", "docs/understand/job.md", "job.md#why-no-job-runs-twice"])
 def test_a_page_is_known_by_its_name_and_by_its_path(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, word, "--path") == f"{ROOT / 'docs' / 'understand' / 'job.md'}\n"
+    path = Path(said(capsys, word, "--path").rstrip("\n"))
+    assert path.parts[-2:] == ("understand", "job.md") and path.is_file()
 
 
 def test_a_pipe_gets_markdown_without_images_and_comments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,10 +10,8 @@ from pathlib import Path
 import pytest
 import test_sge_text
 import test_slurm_text
-from test_bundle_text import ARRAY_OF_FOUR, ONE_GPU_EACH, PILOT_OF_FOUR, TWO_TASKS_A_GPU
 
 import espo_luigi
-from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.driver_job import render_driver
@@ -20,12 +19,13 @@ from espo_luigi.jobs.schedulers.script import shell_text
 
 PACKAGE = Path(espo_luigi.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.sh"))
-BUNDLES = [bundled(slurm, values) for values in (ONE_GPU_EACH, TWO_TASKS_A_GPU, ARRAY_OF_FOUR, PILOT_OF_FOUR)]
+# The bundles' golden files hold several scripts each, and a pilot's list.
+BUNDLES = [path.read_text() for path in (Path(__file__).parents[1] / "golden").glob("bundle-*.sh")]
 RENDERED = [
     *(slurm.render(values) for values in (test_slurm_text.PLAIN, test_slurm_text.FULL)),
     *(sge.render(values) for values in (test_sge_text.PLAIN, test_sge_text.FULL)),
     render_driver(test_slurm_text.PLAIN, Path("/state/driver-job.json"), "0123456789abcdef"),
-    *(script for bundle in BUNDLES for script in (bundle.script, bundle.members[0])),
+    *(part for bundle in BUNDLES for part in re.split(r"\n### .*\n", bundle) if part.startswith("#!")),
 ]
 # Expected in rendered scripts: a sourced file that is not here, a quoted value that holds a literal `$`, and
 # Grid Engine's JOB_ID, which shellcheck takes for a misspelt `job_id`.

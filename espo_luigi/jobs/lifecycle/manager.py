@@ -20,8 +20,9 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
+from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_jobs, take_control
-from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
+from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
@@ -39,7 +40,7 @@ from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
 from espo_luigi.jobs.lifecycle.submit import Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
-from espo_luigi.jobs.order import JobOrder, JobState
+from espo_luigi.jobs.order import JobOrder, JobState, end_of_log
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -82,7 +83,7 @@ class JobManager:
         self._jobs: dict[str, Job] = {}
         # The node of each task whose job could not open its log, before any job of the run could.
         self._without_log: dict[str, str] = {}
-        self._bundles = Bundles(self.store, self._jobs)
+        self._bundles = Bundles(self.store, lambda: (job.record for job in self._jobs.values()))
         # The ids of jobs that have their outcome and are queued again all the same.
         self._requeued: list[str] = []
         self._watcher = Watcher(commands, self.store, self.submitter, self._bundles, self._trouble)
@@ -387,8 +388,7 @@ class JobManager:
         job.record = record
         if job.row is not None and job.row.hopeless:
             job.intent = replace(job.intent, complaint=job.row.said)
-        if record.shares_job:
-            self.store.close(record.name)
+        self._bundles.stop(record)
         logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, cause.words(job.scheduler))
         job.intent = replace(job.intent, to_cancel=True)
 
@@ -398,7 +398,7 @@ class JobManager:
         A job that tasks share is cancelled when none needs it any more; a member ends once its claim is closed.
         """
         jobs = [job for job in self._jobs.values() if job.intent.to_cancel]
-        going = [job for job in jobs if not (job.record.shares_job and self._bundles.is_needed(job.record))]
+        going = [job for job in jobs if not self._bundles.needs_job(job.record)]
         requeued, self._requeued = self._requeued, []
         if ids := dict.fromkeys([*unwanted, *requeued, *(str(job.record.job_id) for job in going)]):
             self.commands.cancel(ids)
@@ -418,13 +418,9 @@ class JobManager:
                     self._retry_or_fail(job, Cause.NO_OUTPUT)
             return
         self._nodes.does_well(job.node, job.seen.off_node)
-        name, shares_job = job.record.name, job.record.shares_job
-        if shares_job:
-            # If the bundle is requeued, this member has no work.
-            self.store.close(name)
-        self._finish(job, success_of(job))
-        if not shares_job:
-            self._tolerantly(partial(self.store.forget_files, name))
+        # If a bundle is requeued, this member has no work.
+        self._bundles.stop(job.record)
+        self._finish(job, success_of(job), done=True)
 
     def _refused(self, job: Job, words: str) -> None:
         """Take in that the scheduler refused the job for good; `words` is its message."""
@@ -470,8 +466,6 @@ class JobManager:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
 
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
-        if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
-            cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
         nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
         # No node has ever opened a log in the log folder.
         no_log = nothing_ran and not any(True for _ in self.settings.log_dir.rglob("*.out"))
@@ -482,7 +476,7 @@ class JobManager:
             self._without_log[job.record.task] = job.node
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
-        if was_requeued_in_vain(job) and not (job.record.shares_job and self._bundles.is_needed(job.record)):
+        if was_requeued_in_vain(job) and not self._bundles.needs_job(job.record):
             job_id = str(job.record.job_id)
             logger.warning("%s: queued again after it failed for good: cancelling job %s", job.record.name, job_id)
             self._requeued.append(job_id)
@@ -509,11 +503,11 @@ class JobManager:
         """Why the job did not succeed; one without a trace was cancelled by somebody while it waited, or is lost."""
         if job.ended_since is not None or job.files.result is not None or job.record.ending:
             phase = job.row.phase if job.row is not None and job.row.phase.ended else None
-            return cause_of(phase, job.files.result, job.record.ending, job.log_says_out_of_memory())
+            logs = self._bundles.logs(job.record, job.log)
+            says_memory = any(job.scheduler.says_out_of_memory(end_of_log(log)) for log in logs)
+            return cause_of(phase, job.files.result, job.record.ending, says_memory)
         waited = job.row is None or job.row.phase is Phase.PENDING
-        # Slurm forgets elements of an array that are cancelled while they wait.
-        forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)
-        if not (forgets and waited):
+        if not (waited and job.scheduler.forgets_cancelled(str(job.record.job_id))):
             return Cause.LOST
         # The accounting, or without it the claim, would show that the job has begun since.
         accounted = job.row is not None and not self.commands.lacking
@@ -541,9 +535,9 @@ class JobManager:
             self._ready.append(job)
         else:
             self._ready.appendleft(job)
-        self._tolerantly(partial(self._bundles.forget_if_over, former))
+        self._tolerantly(partial(self._bundles.forget, former))
 
-    def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
+    def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False, done: bool = False) -> None:
         if not keep_record:
             record = replace(job.record, state=JobState.SUCCEEDED, cause="")
             if not isinstance(outcome, Success):
@@ -554,7 +548,7 @@ class JobManager:
             job.record = record
         self._jobs.pop(job.record.task, None)
         self._resolve(job.record.task, outcome)
-        self._tolerantly(partial(self._bundles.forget_if_over, job.record))
+        self._tolerantly(partial(self._bundles.forget, job.record, done))
 
     def _resolve(self, task: str, outcome: Outcome) -> None:
         with self._guard:
@@ -566,9 +560,3 @@ class JobManager:
 def _is_complete(job: Job, otherwise: bool) -> bool:
     """Whether the job's output is there; `otherwise` if the order does not say how to find out."""
     return otherwise if job.order.is_complete is None else job.order.is_complete()
-
-
-def _was_left_out(job: Job, cause: Cause) -> bool:
-    """Whether the bundle's job ended well without this member: after a signal, it starts no more members."""
-    completed = job.row is not None and job.row.phase is Phase.COMPLETED
-    return cause is Cause.CRASHED and completed and job.files.exit_code is None

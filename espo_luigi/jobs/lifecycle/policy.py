@@ -243,7 +243,6 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     ENDED               its result says success                                                  SUCCEED
     ENDED               it has a result, or nothing of it ran                                    END
     ENDED               neither [latency_wait]                                                   END
-    CANCELLING          a member that shares its job [absent_after]                              END
     any                 its result says failure [latency_wait], and it leaves its node, is in    END
                         no answer, or the scheduler is silent, whose word on memory is awaited
     any                 its result says failure, and it runs without a sign of life              END
@@ -253,11 +252,11 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
-    CANCELLING          it leaves its node [absent_after]                                        END
+    CANCELLING          it leaves its node, as a member whose claim is closed [absent_after]     END
     CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
-    READY               not submitted, or a member that waits for its turn in its job            WAIT
+    READY               not submitted                                                            WAIT
     =================== ======================================================================== ============
     """
     state, patience, seen, cancelled = _state(job), settings.patience, job.seen, job.intent.cancelled
@@ -268,9 +267,6 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
         # The scheduler may list the end before the result file is visible here.
         ran = job.row is None or not job.row.no_log
         over = job.files.result is not None or not ran or job.read_for(job.ended_since, now, patience.latency_wait)
-    elif job.record.shares_job and cancelled is not None:
-        # Its claim is closed, so that it stops by itself, or works in vain.
-        over = job.watched_for(cancelled, now, patience.absent_after)
     elif _has_failed_for_good(job, now, patience):
         over = True
     elif not seen.answered:
@@ -282,7 +278,7 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
         over = job.watched_for(seen.since, now, patience.absent_after)
     else:
         hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
-        works = seen.since_when(Phase.RUNNING) is not None and not job.waits_its_turn and not has_failed(job)
+        works = seen.since_when(Phase.RUNNING) is not None and not has_failed(job)
         hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
         unwanted = cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED
         due = cancelled is None or job.watched_for(cancelled, now, patience.cancel_again)
@@ -301,7 +297,7 @@ def _state(job: Job) -> JobState:
     if job.seen.missing is not None:
         return JobState.MISSING
     if phase in (Phase.RUNNING, Phase.LEAVING):
-        return JobState.READY if job.waits_its_turn else JobState.RUNNING
+        return JobState.RUNNING
     return record.state if phase is None else JobState.QUEUED
 
 
@@ -362,7 +358,7 @@ _BY_RESULT: Mapping[str, Cause] = {
 # Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
 _BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 # The scheduler's definite words, which are those of the causes.
-_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE)
+_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE, Phase.NOT_BEGUN)
 
 
 def has_failed(job: Job) -> bool:

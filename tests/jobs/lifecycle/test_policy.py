@@ -33,7 +33,6 @@ SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
 RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
 WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
-MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
 GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
 EPOCH = 10_000.0  # when what a row knows began
@@ -71,7 +70,6 @@ class Known:
 WAIT, SUCCEED, END, GIVE_UP_NAME, CANCEL = Action
 ROWS = {
     "not submitted": Known(JobState.READY, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()),
-    "a member waits for its turn": Known(JobState.READY, WAIT, 1e6, MEMBER),
     "handed over": Known(JobState.SUBMITTING, record=WITHOUT_ID, seen=Seen()),
     "not listed yet": Known(JobState.QUEUED, seen=Seen()),
     "pends": Known(JobState.QUEUED, WAIT, 1e6, seen=PENDING),
@@ -81,9 +79,6 @@ ROWS = {
     "stopped by a signal": Known(JobState.QUEUED, WAIT, 1e6, files=said("stopped"), seen=PENDING),
     "runs without a sign of life": Known(JobState.RUNNING, CANCEL, STALL),
     "runs, heard later": Known(JobState.RUNNING, CANCEL, STALL + 50, files=Files(heard=EPOCH + 50)),
-    "a member runs without a sign of life": Known(
-        JobState.RUNNING, CANCEL, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
-    ),
     "leaves": Known(JobState.RUNNING, WAIT, 1e6, seen=LEAVING),
     "the scheduler is silent": Known(JobState.RUNNING, WAIT, 1e6, seen=replace(RUNNING, answered=False)),
     "failure, silent": Known(JobState.QUEUED, END, PATIENCE.latency_wait, seen=SILENT, files=said("error")),
@@ -111,13 +106,6 @@ ROWS = {
     "in no answer, a result": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
     "in no answer, cancelled": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, MISSING),
     "cancelled by a driver, leaves": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, LEAVING),
-    "a member that shares its job, cancelled": Known(
-        JobState.CANCELLING,
-        END,
-        PATIENCE.absent_after,
-        replace(MEMBER, ending=Cause.STALLED),
-        intent=Intent(cancelled=EPOCH),
-    ),
     "cancelled, and there still": Known(
         JobState.CANCELLING,
         CANCEL,
@@ -146,9 +134,6 @@ ROWS = {
     "it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
     "cancelled, and it has ended": Known(
         JobState.ENDED, END, PATIENCE.latency_wait, CANCELLED, seen=seen(Phase.CANCELLED)
-    ),
-    "a member has ended": Known(
-        JobState.ENDED, END, PATIENCE.latency_wait, MEMBER, files=Files(exit_code=1, ended=EPOCH)
     ),
 }
 
@@ -246,6 +231,7 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
         (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
         (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
+        (Phase.NOT_BEGUN, None, "", Cause.NOT_BEGUN),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),
         (None, "files", "", Cause.FILES),

@@ -1,4 +1,4 @@
-"""A job as three values, replaced whole at each submission: `Seen`, `Files` and `Intent`; and the state they give.
+"""A job as four values, replaced whole at each submission: `Seen`, `Files`, `Intent` and `End`.
 
 A `Job` lives from its order to its outcome. Decisions about it are in `policy`. All times are seconds of the driver's
 monotonic clock.
@@ -71,6 +71,21 @@ class Files:
 
 
 @dataclass(frozen=True)
+class End:
+    """What the driver found out as it closed the claim of a submission."""
+
+    unclaimed: bool | None = None  # whether no job has claimed the work; None until the claim is closed
+    complete: bool | None = None  # whether the output is there; None until it was looked for in this cycle
+    log_says_memory: bool = False  # whether the scheduler wrote so
+    no_log: bool = False  # whether its node could not open its log, nor any node one of this run
+    no_log_again: bool = False  # whether that is no single node's fault: another node's, or this task's second job
+    is_accounted: bool = False  # whether the scheduler keeps accounts
+    avoids_nodes: bool = False  # whether it may not run on some nodes because jobs ended badly there
+    is_only_job: bool = False  # whether the scheduler has taken no other job that is under way
+    unwanted: bool = False  # whether the user has cancelled its order
+
+
+@dataclass(frozen=True)
 class Intent:
     """The driver's plans for a submission, and its actions."""
 
@@ -79,6 +94,7 @@ class Intent:
     alone: bool = False  # whether it goes in no bundle
     refused_since: float | None = None  # since when submissions get no id
     unclear: str = ""  # the scheduler's words to the last, if they may or may not pass
+    refused: str = ""  # the scheduler's words, if it will never take the job
     accepted: bool = False  # whether the scheduler took the job, and did not tell its id
     to_cancel: bool = False  # whether it goes to the scheduler's next cancellation
     cancelled: float | None = None  # when the driver cancelled it
@@ -97,6 +113,7 @@ class Job:
     seen: Seen = field(default_factory=Seen)
     files: Files = field(default_factory=Files)
     intent: Intent = field(default_factory=Intent)
+    end: End = field(default_factory=End)
     unsaved: bool = False  # the record on disk is older than `record`
     trouble_since: float | None = None  # since when this driver cannot use its files
     watched_since: float = 0.0  # when this driver began to look, without a gap since
@@ -106,7 +123,7 @@ class Job:
         self.state = self.record.state
 
     def again(self, record: Record, intent: Intent) -> None:
-        self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
+        self.record, self.seen, self.files, self.intent, self.end = record, Seen(), Files(), intent, End()
         self.state = record.state
 
     # Observations.

@@ -301,8 +301,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
-    elif _is_unwanted(job, now, settings):
-        return cancelling(job, cause_to_cancel(job))
+    elif cause := _cause_to_cancel(job, now, settings):
+        return cancelling(job, cause)
     return _after_its_end(job, state, settings) if over else Step(state)
 
 
@@ -315,17 +315,20 @@ def _is_settled(job: Job, now: float, patience: Patience) -> bool:
     return job.files.result is not None or not ran or job.read_for(job.ended_since, now, patience.latency_wait)
 
 
-def _is_unwanted(job: Job, now: float, settings: BatchSettings) -> bool:
-    """Whether to cancel, maybe again, a job that waits without hope, hangs, or is there still."""
+def _cause_to_cancel(job: Job, now: float, settings: BatchSettings) -> Cause | None:
+    """Why to cancel, maybe again, a job that waits without hope, hangs, or is there still; None if it may go on."""
     patience, seen, cancelled = settings.patience, job.seen, job.intent.cancelled
     if cancelled is not None and not job.watched_for(cancelled, now, patience.cancel_again):
-        return False
-    if cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED:
-        return True
-    if job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless):
-        return True
+        return None
+    hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
     works = seen.since_when(Phase.RUNNING) is not None and not has_failed(job)
-    return works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
+    hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
+    if job.record.ending == Cause.DRIVER_CANCELLED and (cancelled is not None or hopeless or hangs):
+        return Cause.DRIVER_CANCELLED
+    if hopeless:
+        # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+        return Cause.NODE if job.row is not None and job.row.launch_failed else Cause.HOPELESS
+    return Cause.STALLED if hangs else None
 
 
 def cancelling(job: Job, cause: Cause) -> Step:
@@ -457,16 +460,6 @@ def _was_requeued_in_vain(job: Job) -> bool:
     waited, result_since = job.seen.off_node, job.files.result_since
     told_since = waited is not None and result_since is not None and waited > result_since
     return told_since and is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
-
-
-def cause_to_cancel(job: Job) -> Cause:
-    """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
-    if job.record.ending == Cause.DRIVER_CANCELLED:
-        return Cause.DRIVER_CANCELLED
-    if job.row is None or not job.row.hopeless:
-        return Cause.STALLED
-    # A node that cannot launch jobs (its prolog fails, say) gives them back held.
-    return Cause.NODE if job.row.launch_failed else Cause.HOPELESS
 
 
 # Why a job failed, by its own word. "stopped" is missing: its signal may be a requeue's.

@@ -15,7 +15,6 @@ from espo_luigi.jobs.lifecycle.policy import (
     Action,
     Cause,
     cause_of,
-    cause_to_cancel,
     next_record,
     step,
     words_of,
@@ -245,7 +244,7 @@ def test_what_follows_an_end_by_what_was_found_out_about_it(
     if action is Action.SUCCEED:
         assert found.record == replace(known.record, state=JobState.SUCCEEDED)
     elif action is Action.FAIL:
-        assert found.record == replace(known.record, state=JobState.FAILED, cause=cause)
+        assert found.record == replace(known.record, state=JobState.FAILED, cause=cause or "")
     elif found.record is not None:
         assert (found.record.submission, found.record.history[-1]["ended"]) == (known.record.submission + 1, cause)
 
@@ -269,11 +268,19 @@ def test_amounts_of_a_run_that_was_refused_are_forgotten(work: Work) -> None:
     assert found is not None and (found.learnt_memory_bytes, found.learnt_time_minutes) == (0, 0)
 
 
-def test_why_a_job_is_cancelled(work: Work) -> None:
-    jobs = [job_of(work, Known(JobState.QUEUED, seen=seen)) for seen in (HOPELESS, UNSTARTABLE, RUNNING)]
-    assert [cause_to_cancel(job) for job in jobs] == [Cause.HOPELESS, Cause.NODE, Cause.STALLED]
-    known_later = job_of(work, Known(JobState.CANCELLING, record=GIVEN_UP, seen=UNSTARTABLE))
-    assert cause_to_cancel(known_later) is Cause.NODE
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("without hope", Cause.HOPELESS),
+        ("its node could not start it", Cause.NODE),
+        ("runs without a sign of life", Cause.STALLED),
+        ("cancelled, and there still", Cause.DRIVER_CANCELLED),
+        ("cancelled, and without hope still", Cause.HOPELESS),
+    ],
+)
+def test_why_a_job_is_cancelled(work: Work, name: str, cause: Cause) -> None:
+    found = step(job_of(work, ROWS[name]), EPOCH + ROWS[name].after, SETTINGS)
+    assert (found.cause, found.record) == (cause, replace(ROWS[name].record, ending=cause))
 
 
 def test_a_submission_forgets_the_one_before(work: Work) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from espo_luigi.jobs.bundles import shares_job
+from espo_luigi.jobs.bundles import own_job_name
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Usage
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import array_of
 from espo_luigi.jobs.settings import BatchSettings
 
 _LONGEST_ANSWER_SECONDS = 30.0
@@ -28,11 +27,9 @@ def submissions(records: Iterable[Record]) -> Submissions:
     found: dict[tuple[str, str], Record] = {}
     for record in records:
         for past in record.history:
-            if past["job_id"] and not shares_job(past.get("bundle", "")):
-                found[past["job_id"], array_of(past.get("bundle") or past["name"])] = record
-        if record.job_id and not record.shares_job:
-            found[record.job_id, array_of(record.job_name)] = record
-    return found
+            found[past["job_id"], own_job_name(past.get("bundle", ""), past["name"])] = record
+        found[record.job_id or "", own_job_name(record.bundle, record.name)] = record
+    return {job: record for job, record in found.items() if all(job)}
 
 
 def read_accounts(engine: str, known: Submissions) -> list[Usage]:

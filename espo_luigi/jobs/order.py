@@ -35,10 +35,10 @@ class JobState(enum.StrEnum):
     """Where a job stands; the same codes in `run.json`, `espo status`, on the page and in records.
 
     ============ ====================================================================
-    READY        to be submitted, or waiting for room on this machine or for its
-                 turn in a bundle
+    READY        to be submitted, or waiting for room on this machine
     SUBMITTING   handed to the scheduler, which has not confirmed it yet
-    QUEUED       pending or suspended at the scheduler
+    QUEUED       pending or suspended at the scheduler, or waiting for its turn in
+                 a bundle
     RUNNING      at work
     MISSING      the scheduler answers and does not list it; a job that never
                  arrived is submitted anew

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
-from espo_luigi.jobs.schedulers.script import ScriptValues, element_name
+from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, element_name
 
 # A job with a step for each member, a job for each member, a job whose process forks a child for each member.
 KINDS = (STEPS, ARRAY, PILOT)
@@ -116,6 +116,11 @@ class BundleText:
 def shares_job(name: str) -> bool:
     """Return whether the members of a bundle share the job called `name`; an element of an array has its own."""
     return bool(name) and "[" not in name
+
+
+def own_job_name(bundle: str, name: str) -> str:
+    """Return the scheduler's name of a submission's job or array; empty if it shares the job called `bundle`."""
+    return "" if shares_job(bundle) else array_of(bundle or name)
 
 
 def total_minutes(bundling: Bundling, n: int, minutes: int, cap: int | None) -> int:

@@ -20,28 +20,26 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
+from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_jobs, take_control
-from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
+from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
-    CAUSES,
     Action,
     Cause,
-    cause_of,
-    cause_to_cancel,
+    Step,
+    cancelling,
+    failed,
     failure_of,
-    next_record,
     pause_before,
     step,
     success_of,
-    was_requeued_in_vain,
 )
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
+from espo_luigi.jobs.lifecycle.state import End, Handle, Intent, Job, Outcome
 from espo_luigi.jobs.lifecycle.submit import Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
-from espo_luigi.jobs.order import JobOrder, JobState
+from espo_luigi.jobs.order import JobOrder, JobState, end_of_log
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
-from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 
@@ -82,7 +80,7 @@ class JobManager:
         self._jobs: dict[str, Job] = {}
         # The node of each task whose job could not open its log, before any job of the run could.
         self._without_log: dict[str, str] = {}
-        self._bundles = Bundles(self.store, self._jobs)
+        self._bundles = Bundles(self.store, lambda: (job.record for job in self._jobs.values()))
         # The ids of jobs that have their outcome and are queued again all the same.
         self._requeued: list[str] = []
         self._watcher = Watcher(commands, self.store, self.submitter, self._bundles, self._trouble)
@@ -248,7 +246,7 @@ class JobManager:
         with suppress(ValueError):
             self._ready.remove(job)
         failure = failure_of(job, Cause.INTERNAL, f"{type(error).__name__}: {error}")
-        self._finish(job, failure, keep_record=True)
+        self._finish(job, failure)
 
     def _tolerantly(self, look: Callable[[], None]) -> None:
         """Neither a file system that fails for a while nor a damaged record must end the driver of a run of days."""
@@ -337,12 +335,9 @@ class JobManager:
         for job in group:
             self._ready.remove(job)
             self._jobs[job.record.task] = job
-        refused = self.submitter.submit(submission)
+        self.submitter.submit(submission)
         if any(job.intent.accepted for job in group):
             self._watcher.hurry()
-        if refused is not None:
-            for job in group:
-                self._guarded(partial(self._refused, words=refused), job)
 
     def _prepare(self, submission: Submission, place: int, job: Job) -> None:
         try:
@@ -357,38 +352,111 @@ class JobManager:
     def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
             # While this fails, the job stays among the ready ones, and its order is not lost.
-            if self._guarded(lambda job: self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED)), job):
+            if self._guarded(lambda job: self._fail(job, failed(job, Cause.DRIVER_CANCELLED)), job):
                 self._ready.remove(job)
         for job in list(self._jobs.values()):
             if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
-                self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)
+                self._guarded(lambda job: self._cancel(job, cancelling(job, Cause.DRIVER_CANCELLED)), job)
 
     def _take_step(self, now: float, job: Job) -> None:
         self.submitter.save(job)
-        job.state, action = step(job, now, self.settings)
-        if action is Action.CANCEL:
+        job.end = replace(job.end, complete=None)
+        decided = step(job, now, self.settings)
+        if decided.action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
-            job.state, action = step(job, now, self.settings)
+            decided = step(job, now, self.settings)
+        looks = {
+            Action.LOOK: self._look_for_output,
+            Action.CLAIM: self._close_unclaimed,
+            Action.CLOSE: self._close,
+            Action.WITHDRAW: self._withdraw,
+        }
+        # `step` decides by what they find out.
+        while (look := looks.get(decided.action)) and look(job, now):
+            decided = step(job, now, self.settings)
+        job.state = decided.state
         job.tell(job.progress(self._watcher.drained))
-        if action is Action.SUCCEED:
-            self._succeed(job, now)
-        elif action is Action.END:
-            self._retry_or_fail(job, self._cause(job))
-        elif action is Action.GIVE_UP_NAME:
-            self._give_up_name(job, now)
-        elif action is Action.CANCEL:
-            self._cancel(job, cause_to_cancel(job))
+        if decided.action is Action.SUCCEED:
+            self._succeed(job, decided)
+        elif decided.action is Action.FAIL:
+            self._fail(job, decided)
+        elif decided.action is Action.CANCEL:
+            self._cancel(job, decided)
+        elif decided.record is not None:
+            self._again(job, decided)
 
-    def _cancel(self, job: Job, cause: Cause) -> None:
+    # What `step` asks for: each returns whether it has found it out.
+
+    def _look_for_output(self, job: Job, now: float) -> bool:
+        is_complete = job.order.is_complete
+        job.end = replace(job.end, complete=job.files.succeeded if is_complete is None else is_complete())
+        return True
+
+    def _close_unclaimed(self, job: Job, now: float) -> bool:
+        name = job.record.name
+        if self.store.close_unclaimed(name):
+            job.end = self._end(job, unclaimed=True)
+            return True
+        if owner := self.store.claim_owner(name):
+            # The job runs all the same: a second one would do the same work.
+            self.submitter.confirm(job, owner)
+        elif self.store.is_claimed_by_nobody(name) and job.files.unclaimed is None:
+            job.files = replace(job.files, unclaimed=now)
+        return False
+
+    def _close(self, job: Job, now: float) -> bool:
+        """Close the claim: the job must not work beside its successor if somebody requeues it. Look how it ended."""
+        task, logs = job.record.task, self._bundles.logs(job.record, job.log)
+        no_log = job.row is not None and job.row.no_log and not any(True for _ in self.settings.log_dir.rglob("*.out"))
+        others = {*self._without_log.values()} - {job.node}
+        says_memory = any(job.scheduler.says_out_of_memory(end_of_log(log)) for log in logs)
+        job.listen(now)
+        closed = self.store.close_unclaimed(job.record.name)
+        if not closed:
+            if job.files.unclaimed is not None:
+                claim = self.store.claim_path(job.record.name)
+                logger.warning("%s is empty, and no job has that name: closing it", claim)
+            self.store.close(job.record.name)
+        job.end = replace(
+            self._end(job, unclaimed=closed or job.files.unclaimed is not None),
+            log_says_memory=says_memory,
+            no_log=no_log,
+            no_log_again=no_log and (task in self._without_log or bool(others)),
+        )
+        if no_log:
+            self._without_log[task] = job.node
+        return True
+
+    def _end(self, job: Job, unclaimed: bool) -> End:
+        return End(
+            unclaimed=unclaimed,
+            complete=job.end.complete,
+            is_accounted=not self.commands.lacking,
+            avoids_nodes=self.submitter.avoids_nodes(job),
+            is_only_job=not any(other.record.job_id for other in self._jobs.values()),
+            unwanted=job.order.id in self._unwanted,
+        )
+
+    def _withdraw(self, job: Job, now: float) -> bool:
+        self._close(job, now)
+        if not self._bundles.needs_job(job.record):
+            job_id = str(job.record.job_id)
+            logger.warning("%s: queued again after it failed for good: cancelling job %s", job.record.name, job_id)
+            self._requeued.append(job_id)
+        return True
+
+    # What it decides.
+
+    def _cancel(self, job: Job, decided: Step) -> None:
+        record, cause = decided.record, decided.cause
+        assert record is not None and cause is not None
         # On disk first: the next driver must not take this for a user's cancellation.
-        record = replace(job.record, ending=cause)
         self.store.save(record)
         job.record = record
         if job.row is not None and job.row.hopeless:
             job.intent = replace(job.intent, complaint=job.row.said)
-        if record.shares_job:
-            self.store.close(record.name)
+        self._bundles.stop(record)
         logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, cause.words(job.scheduler))
         job.intent = replace(job.intent, to_cancel=True)
 
@@ -398,7 +466,7 @@ class JobManager:
         A job that tasks share is cancelled when none needs it any more; a member ends once its claim is closed.
         """
         jobs = [job for job in self._jobs.values() if job.intent.to_cancel]
-        going = [job for job in jobs if not (job.record.shares_job and self._bundles.is_needed(job.record))]
+        going = [job for job in jobs if not self._bundles.needs_job(job.record)]
         requeued, self._requeued = self._requeued, []
         if ids := dict.fromkeys([*unwanted, *requeued, *(str(job.record.job_id) for job in going)]):
             self.commands.cancel(ids)
@@ -406,169 +474,69 @@ class JobManager:
         for job in jobs:
             job.intent = replace(job.intent, to_cancel=False, cancelled=now)
 
-    def _succeed(self, job: Job, now: float) -> None:
-        if not _is_complete(job, otherwise=True):
-            if job.watched_for(job.files.result_since, now, self.settings.patience.latency_wait):
-                if job.adopted:
-                    # An old success, whose output was removed since: the job is submitted again.
-                    said = "%s: its result is of an earlier run and its output is gone; submitting anew"
-                    logger.info(said, job.record.name)
-                    self._again(job, job.record.next_submission(Cause.NO_OUTPUT, attempt=1))
-                else:
-                    self._retry_or_fail(job, Cause.NO_OUTPUT)
-            return
-        self._nodes.does_well(job.node, job.seen.off_node)
-        name, shares_job = job.record.name, job.record.shares_job
-        if shares_job:
-            # If the bundle is requeued, this member has no work.
-            self.store.close(name)
-        self._finish(job, success_of(job))
-        if not shares_job:
-            self._tolerantly(partial(self.store.forget_files, name))
-
-    def _refused(self, job: Job, words: str) -> None:
-        """Take in that the scheduler refused the job for good; `words` is its message."""
-        if not self.store.close_unclaimed(job.record.name):
-            # The job runs all the same, and is found by its name: a second one would do the same work.
-            return
-        if not self._goes_elsewhere(job, Cause.REFUSED, words):
-            self._finish(job, failure_of(job, Cause.REFUSED, words))
-
-    def _goes_elsewhere(self, job: Job, cause: Cause, words: str) -> bool:
-        """Submit a job that gets no place alone, or to any node; return False if it asked for no less already."""
-        if job.record.bundle:
-            logger.warning("%s: in a bundle: %s; trying again without", job.record.name, words)
-            self._again(job, job.record.next_submission(cause), alone=True)
-            return True
-        if self.submitter.avoids_nodes(job):
-            # Nodes where jobs ended badly are better than none.
-            logger.warning("%s: %s; trying again on any node", job.record.name, words)
-            self._nodes.allow_all(job.record.task)
-            self._again(job, job.record.next_submission(cause, exclude=()))
-            return True
-        return False
-
-    def _give_up_name(self, job: Job, now: float) -> None:
-        """Close the claim of a submission that has left no trace, and submit the task under a new name."""
-        name = job.record.name
-        if not self.store.close_unclaimed(name):
-            if owner := self.store.claim_owner(name):
-                self.submitter.confirm(job, owner)
-            elif self.store.is_claimed_by_nobody(name):
-                # A driver or a job could not write the claim.
-                since = now if job.files.unclaimed is None else job.files.unclaimed
-                job.files = replace(job.files, unclaimed=since)
-                if job.watched_for(since, now, self.settings.patience.latency_wait):
-                    logger.warning("%s is empty, and no job has that name: closing it", self.store.claim_path(name))
-                    self.store.close(name)
-            return
-        intent, alone = job.intent, not any(other.record.job_id for other in self._jobs.values())
-        lasts = job.watched_for(intent.refused_since, now, self.settings.patience.unclear_refusal)
-        if intent.unclear and alone and lasts:
-            self._finish(job, failure_of(job, Cause.REFUSED, intent.unclear))
+    def _succeed(self, job: Job, decided: Step) -> None:
+        if decided.cause is None:
+            self._nodes.does_well(job.node, job.seen.off_node)
+            # If a bundle is requeued, this member has no work.
+            self._bundles.stop(job.record)
         else:
-            self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
+            words = decided.cause.words(job.scheduler)
+            logger.warning("%s: job %s: %s; but its output is complete", job.record.name, job.record.job_id, words)
+        self._finish(job, success_of(job), decided.record, done=decided.cause is None)
 
-    def _retry_or_fail(self, job: Job, cause: Cause) -> None:
-        if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
-            cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
-        # No node has ever opened a log in the log folder.
-        no_log = nothing_ran and not any(True for _ in self.settings.log_dir.rglob("*.out"))
-        if no_log:
-            # It is no single node's fault after a second node, or this task's second job.
-            if job.record.task in self._without_log or {*self._without_log.values()} - {job.node}:
-                cause = Cause.NO_LOG
-            self._without_log[job.record.task] = job.node
-        # The old job must not work beside its successor if somebody requeues it.
-        self.store.close(job.record.name)
-        if was_requeued_in_vain(job) and not (job.record.shares_job and self._bundles.is_needed(job.record)):
-            job_id = str(job.record.job_id)
-            logger.warning("%s: queued again after it failed for good: cancelling job %s", job.record.name, job_id)
-            self._requeued.append(job_id)
-        name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
-        if CAUSES[cause].may_be_done and _is_complete(job, otherwise=False):
-            logger.warning("%s: %s; but its output is complete", name, words)
-            self._finish(job, success_of(job))
-            return
-        if cause is Cause.HOPELESS and self._goes_elsewhere(job, cause, job.intent.complaint):
-            return
-        following = None if job.order.id in self._unwanted else self._following(job, cause)
-        if following is None:
-            self._finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
-        else:
-            # What a job without a result says of its end stands in its log alone.
-            last = (job.tail().splitlines() or [""])[-1][:300] if cause is Cause.CRASHED else ""
-            said = f'; its log ends with "{last}"' if last else ""
-            if no_log:
-                said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
-            logger.warning("%s: %s%s; trying again", name, words, said)
-            self._again(job, following)
+    def _fail(self, job: Job, decided: Step) -> None:
+        assert decided.cause is not None
+        self._nodes.ended(job, decided.cause, self._clock.now())
+        self._finish(job, failure_of(job, decided.cause), decided.record)
 
-    def _cause(self, job: Job) -> Cause:
-        """Why the job did not succeed; one without a trace was cancelled by somebody while it waited, or is lost."""
-        if job.ended_since is not None or job.files.result is not None or job.record.ending:
-            phase = job.row.phase if job.row is not None and job.row.phase.ended else None
-            return cause_of(phase, job.files.result, job.record.ending, job.log_says_out_of_memory())
-        waited = job.row is None or job.row.phase is Phase.PENDING
-        # Slurm forgets elements of an array that are cancelled while they wait.
-        forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)
-        if not (forgets and waited):
-            return Cause.LOST
-        # The accounting, or without it the claim, would show that the job has begun since.
-        accounted = job.row is not None and not self.commands.lacking
-        return Cause.CANCELLED if accounted or self.store.close_unclaimed(job.record.name) else Cause.LOST
-
-    def _following(self, job: Job, cause: Cause) -> Record | None:
-        """The record of the next submission after the job has ended; None if it is not tried again."""
-        now = self._clock.now()
-        self._nodes.ended(job, cause, now)
-        if cause is Cause.CONFIGURATION and job.adopted:
-            # It was ordered under an earlier driver's configuration.
-            return job.record.next_submission(cause)
-        job.listen(now)
-        return next_record(job.record, cause, self.settings, job.node, progressed=job.blocks_done > 0)
-
-    def _again(self, job: Job, record: Record, alone: bool = False) -> None:
+    def _again(self, job: Job, decided: Step) -> None:
+        former, record, now, intent = job.record, decided.record, self._clock.now(), job.intent
+        assert record is not None and decided.cause is not None
         self.store.save(record)
-        former, now = job.record, self._clock.now()
+        self._nodes.ended(job, decided.cause, now)
+        self._say_again(job, decided)
+        if decided.action is Action.AGAIN_ANYWHERE:
+            self._nodes.allow_all(record.task)
         not_before = now + pause_before(record, self.settings.patience.after_trouble)
-        intent = job.intent
-        job.again(record, Intent(now, not_before, alone or intent.alone, intent.refused_since, intent.unclear))
+        alone = decided.action is Action.AGAIN_ALONE or intent.alone
+        job.again(record, Intent(now, not_before, alone, intent.refused_since, intent.unclear))
         del self._jobs[record.task]
         if self._nodes.in_trouble:
             # A task that fails anywhere must not keep the rest waiting: the next task is tried.
             self._ready.append(job)
         else:
             self._ready.appendleft(job)
-        self._tolerantly(partial(self._bundles.forget_if_over, former))
+        self._tolerantly(partial(self._bundles.forget, former))
 
-    def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
-        if not keep_record:
-            record = replace(job.record, state=JobState.SUCCEEDED, cause="")
-            if not isinstance(outcome, Success):
-                record = replace(record, state=JobState.FAILED, cause=outcome.cause)
-                if CAUSES[Cause(outcome.cause)].forgets:
-                    record = replace(record, learnt_memory_bytes=0, learnt_time_minutes=0)
+    def _say_again(self, job: Job, decided: Step) -> None:
+        name, cause, words = job.record.name, decided.cause, job.intent.refused or job.intent.complaint
+        assert cause is not None
+        if decided.action is Action.AGAIN_ALONE:
+            logger.warning("%s: in a bundle: %s; trying again without", name, words)
+        elif decided.action is Action.AGAIN_ANYWHERE:
+            logger.warning("%s: %s; trying again on any node", name, words)
+        elif cause is Cause.NO_OUTPUT:
+            logger.info("%s: its result is of an earlier run and its output is gone; submitting anew", name)
+        elif cause is not Cause.UNCONFIRMED:
+            # What a job without a result says of its end stands in its log alone.
+            last = (job.tail().splitlines() or [""])[-1][:300] if cause is Cause.CRASHED else ""
+            said = f'; its log ends with "{last}"' if last else ""
+            if job.end.no_log:
+                said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
+            how = cause.words(job.scheduler)
+            logger.warning("%s: job %s: %s%s; trying again", name, job.record.job_id, how, said)
+
+    def _finish(self, job: Job, outcome: Outcome, record: Record | None = None, done: bool = False) -> None:
+        """Give a task its outcome; without a record, what is on disk stays as it is."""
+        if record is not None:
             self.store.save(record)
             job.record = record
         self._jobs.pop(job.record.task, None)
         self._resolve(job.record.task, outcome)
-        self._tolerantly(partial(self._bundles.forget_if_over, job.record))
+        self._tolerantly(partial(self._bundles.forget, job.record, done))
 
     def _resolve(self, task: str, outcome: Outcome) -> None:
         with self._guard:
             handle = self._handles.pop(task, None)
         if handle is not None:
             handle.resolve(outcome)
-
-
-def _is_complete(job: Job, otherwise: bool) -> bool:
-    """Whether the job's output is there; `otherwise` if the order does not say how to find out."""
-    return otherwise if job.order.is_complete is None else job.order.is_complete()
-
-
-def _was_left_out(job: Job, cause: Cause) -> bool:
-    """Whether the bundle's job ended well without this member: after a signal, it starts no more members."""
-    completed = job.row is not None and job.row.phase is Phase.COMPLETED
-    return cause is Cause.CRASHED and completed and job.files.exit_code is None

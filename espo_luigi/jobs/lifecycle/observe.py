@@ -8,23 +8,21 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from espo_luigi.errors import JobError
-from espo_luigi.files import listed_names, read_object
+from espo_luigi.files import listed_names
+from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
-from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lifecycle.submit import Submitter
-from espo_luigi.jobs.order import JobState, between_beats
+from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import array_of, end_path
 
 logger = logging.getLogger(__name__)
 
@@ -36,69 +34,6 @@ _DRAINED_POLLS = 6
 _FEW_JOBS = 50
 # How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
 _MOST_QUESTIONS = 5
-
-
-class Bundles:
-    """Knows which members that share a job have begun or ended, and which need the job.
-
-    They are those of the `jobs` that are under way, by task, and of records of earlier drivers.
-    """
-
-    def __init__(self, store: RecordStore, jobs: Mapping[str, Job]) -> None:
-        self._store = store
-        self._jobs = jobs
-
-    def look(self, now: float) -> None:
-        """Find out which members have begun, and which have ended, by one listing for all. Raises OSError."""
-        members = [job for job in self._jobs.values() if job.record.shares_job]
-        names = listed_names(self._store.claim_path("")) if members else set()
-        for job in members:
-            end, exit_code = end_path(self._store.claim_path(job.record.name)), None
-            if end.name in names:
-                with suppress(FileNotFoundError, ValueError):
-                    job_id, code = end.read_text(encoding="utf-8").split()
-                    exit_code = int(code) if job_id == job.record.job_id else None
-            job.saw_member(job.record.name in names, exit_code, now)
-
-    def is_needed(self, record: Record) -> bool:
-        """Return whether a different task that is not done needs the job or the array of this record's bundle."""
-        name = array_of(record.bundle)
-        others = (job.record for job in self._jobs.values() if job.record.task != record.task)
-        if any(_needs(other, name) for other in others):
-            return True
-        # Those that this driver has not come to yet.
-        known = {record.task, *self._jobs}
-        try:
-            return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
-        except JobError:
-            return True  # a record that cannot be read may need it
-
-    def forget_if_over(self, record: Record) -> None:
-        """Delete the files of a submission's bundle, if it has one, unless a task still needs it."""
-        if not record.bundle or self.is_needed(record):
-            return
-        name = array_of(record.bundle)
-        listing = self._listing_path(name)
-        for member, record in self._members(name):
-            end_path(self._store.claim_path(member)).unlink(missing_ok=True)
-            if record.name == member and record.state is JobState.SUCCEEDED:
-                self._store.forget_files(member)
-        for path in listing.parent.glob(f"{name}.*"):
-            path.unlink(missing_ok=True)
-
-    def _members(self, name: str) -> Iterator[tuple[str, Record]]:
-        """Yield the names of the members' submissions, each with its task's record."""
-        for member in (read_object(self._listing_path(name)) or {"members": []})["members"]:
-            record = self._store.load(member["name"].rpartition(".")[0])
-            if record is not None:
-                yield member["name"], record
-
-    def _listing_path(self, name: str) -> Path:
-        return self._store.script_path(name).with_suffix(".json")
-
-
-def _needs(record: Record, name: str) -> bool:
-    return array_of(record.bundle) == name and record.is_out and not record.ending
 
 
 class Watcher:
@@ -143,6 +78,7 @@ class Watcher:
             self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
         if now >= self._next_results or any((job.ended_since or 0.0) > self._last_results for job in jobs):
             self._read_results(jobs, now)
+            self._look_at_members(jobs, now)
             longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
             began = [job.began for job in jobs if job.began is not None]
             # A young job may take seconds. In a large run some job is always young, and each look lists the folders of
@@ -188,10 +124,17 @@ class Watcher:
                     job.read_result(self._store, now)
                 except OSError as error:
                     self._saw_no_files([job], error, now)
+
+    def _look_at_members(self, jobs: Iterable[Job], now: float) -> None:
         try:
-            self._bundles.look(now)
+            self._bundles.look()
         except OSError as error:
             self._trouble.warn("trouble with the files of bundles, going on: %s", error)
+            return
+        for job in jobs:
+            row = self._bundles.row_of(job.record)
+            if row is not None and row != job.row:
+                job.stands(row, now)
 
     def _saw_no_files(self, jobs: Iterable[Job], error: OSError, now: float) -> None:
         self._trouble.warn("trouble with the files of results, going on: %s", error)
@@ -208,6 +151,7 @@ class Watcher:
         for job in jobs:
             self.own.add(job.record, submitted_here=not job.adopted)
         rows = self.own.renamed_back(rows)
+        self._look_at_members(jobs, now)
         by_name = {row.name: row for row in rows}
         missing = [job for job in jobs if not self._take_in(job, by_name, now)]
         # The accounting need not be asked for jobs that succeeded.
@@ -275,7 +219,8 @@ class Watcher:
 
     def _say_drained(self, jobs: Iterable[Job], now: float) -> None:
         """Say which nodes the scheduler itself took out of use, while jobs pend; of each reason once."""
-        pending = sum(job.row is not None and job.row.phase is Phase.PENDING for job in jobs)
+        # A member that waits for its turn has a node already.
+        pending = sum(job.row is not None and job.row.phase is Phase.PENDING and not job.row.node for job in jobs)
         if not pending:
             self._pending_since, self.drained = None, ""
             return
@@ -289,7 +234,7 @@ class Watcher:
 
     def _take_in(self, job: Job, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this job: it is known, or was known to have ended."""
-        row = by_name.get(job.record.job_name)
+        row = self._bundles.row_of(job.record, by_name)
         if row is None:
             return job.ended_since is not None
         if job.record.job_id != row.job_id:

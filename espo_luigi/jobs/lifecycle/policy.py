@@ -8,9 +8,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import Record
@@ -222,17 +222,32 @@ CAUSES: Mapping[Cause, Consequences] = {
 
 
 class Action(enum.Enum):
-    """What the driver does next about a job; `step` has the table."""
+    """What the driver does next about a job; `step` has the table. The first four find out what the table needs."""
 
     WAIT = "wait"
-    SUCCEED = "succeed"  # look for its output
-    END = "end"  # find the cause, and whether the job is tried again
-    GIVE_UP_NAME = "give up name"  # close the claim of a submission without a trace, and submit under a new name
-    CANCEL = "cancel"  # for its `cause_to_cancel`
+    LOOK = "look"  # for the output
+    CLAIM = "claim"  # close the claim of a submission without a trace, unless a job has it
+    CLOSE = "close"  # close the claim, and look at how the job ended
+    WITHDRAW = "withdraw"  # likewise, and cancel the job, which was queued again
+    CANCEL = "cancel"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    AGAIN = "again"  # submit the next record
+    AGAIN_ALONE = "again, alone"  # in no bundle
+    AGAIN_ANYWHERE = "again, anywhere"  # on any node
 
 
-def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Action]:
-    """Return where a job stands, and the next action.
+class Step(NamedTuple):
+    """Where a job stands, the next action, why, and the record to write before it."""
+
+    state: JobState
+    action: Action = Action.WAIT
+    cause: Cause | None = None
+    record: Record | None = None
+
+
+def step(job: Job, now: float, settings: BatchSettings) -> Step:
+    """Return where a job stands, and the next action with its cause and its record.
 
     The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
     count from when this driver began to look (`Job.watched_since`).
@@ -240,54 +255,169 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     =================== ======================================================================== ============
     State               What is known                                                            Action
     =================== ======================================================================== ============
-    ENDED               its result says success                                                  SUCCEED
-    ENDED               it has a result, or nothing of it ran                                    END
-    ENDED               neither [latency_wait]                                                   END
-    CANCELLING          a member that shares its job [absent_after]                              END
-    any                 its result says failure [latency_wait], and it leaves its node, is in    END
+    any                 the scheduler refused it for good                                        gives up
+    ENDED               its result says success                                                  LOOK
+    ENDED               its result says success, and its output is there                         SUCCEED
+    ENDED               its result says success, and its output is not there [latency_wait]      ends
+    ENDED               it has a result, or nothing of it ran                                    ends
+    ENDED               neither [latency_wait]                                                   ends
+    any                 its result says failure [latency_wait], and it leaves its node, is in    ends
                         no answer, or the scheduler is silent, whose word on memory is awaited
-    any                 its result says failure, and it runs without a sign of life              END
+    any                 its result says failure, and it runs without a sign of life              ends
                         [absent_after]
-    any                 its result says failure for good, and it was requeued: it is cancelled   END
+    any                 its result says failure for good, and it was requeued                    ends
     any                 the scheduler is silent                                                  WAIT
-    MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
+    MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       gives up
                         scheduler took it]
-    MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
-    CANCELLING          it leaves its node [absent_after]                                        END
+    MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                ends
+    CANCELLING          it leaves its node, as a member whose claim is closed [absent_after]     ends
     CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
-    READY               not submitted, or a member that waits for its turn in its job            WAIT
+    READY               not submitted                                                            WAIT
     =================== ======================================================================== ============
+
+    "gives up": see `_given_up`. "ends": see `_after_its_end`.
     """
-    state, patience, seen, cancelled = _state(job), settings.patience, job.seen, job.intent.cancelled
-    over, cancel = False, False
+    state, patience, seen = _state(job), settings.patience, job.seen
+    over = False
+    if job.intent.refused:
+        return _given_up(job, state, now, patience)
+    if job.files.succeeded and job.end.complete is not False:
+        return Step(state, Action.LOOK) if job.end.complete is None else _succeeded(job, state)
     if state is JobState.ENDED:
-        if job.files.succeeded:
-            return state, Action.SUCCEED
-        # The scheduler may list the end before the result file is visible here.
-        ran = job.row is None or not job.row.no_log
-        over = job.files.result is not None or not ran or job.read_for(job.ended_since, now, patience.latency_wait)
-    elif job.record.shares_job and cancelled is not None:
-        # Its claim is closed, so that it stops by itself, or works in vain.
-        over = job.watched_for(cancelled, now, patience.absent_after)
+        over = _is_settled(job, now, patience)
     elif _has_failed_for_good(job, now, patience):
         over = True
     elif not seen.answered:
         pass
     elif seen.missing is not None:
-        return state, _while_missing(job, now, patience)
+        if job.record.job_id is None:
+            seconds = patience.absent_after if job.intent.accepted else patience.settle
+            due = job.read_for(seen.missing, now, seconds)
+            return _given_up(job, state, now, patience) if due else Step(state)
+        alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
+        over = not alive and job.read_for(seen.missing, now, patience.absent_after)
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
+    elif cause := _cause_to_cancel(job, now, settings):
+        return cancelling(job, cause)
+    return _after_its_end(job, state, settings) if over else Step(state)
+
+
+def _is_settled(job: Job, now: float, patience: Patience) -> bool:
+    """Whether nothing more about a job that has ended is to be expected."""
+    if job.files.succeeded:
+        return job.watched_for(job.files.result_since, now, patience.latency_wait)
+    # The scheduler may list the end before the result file is visible here.
+    ran = job.row is None or not job.row.no_log
+    return job.files.result is not None or not ran or job.read_for(job.ended_since, now, patience.latency_wait)
+
+
+def _cause_to_cancel(job: Job, now: float, settings: BatchSettings) -> Cause | None:
+    """Why to cancel, maybe again, a job that waits without hope, hangs, or is there still; None if it may go on."""
+    patience, seen, cancelled = settings.patience, job.seen, job.intent.cancelled
+    if cancelled is not None and not job.watched_for(cancelled, now, patience.cancel_again):
+        return None
+    hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
+    works = seen.since_when(Phase.RUNNING) is not None and not has_failed(job)
+    hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
+    if job.record.ending == Cause.DRIVER_CANCELLED and (cancelled is not None or hopeless or hangs):
+        return Cause.DRIVER_CANCELLED
+    if hopeless:
+        # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+        return Cause.NODE if job.row is not None and job.row.launch_failed else Cause.HOPELESS
+    return Cause.STALLED if hangs else None
+
+
+def cancelling(job: Job, cause: Cause) -> Step:
+    """The step that cancels the job."""
+    return Step(_state(job), Action.CANCEL, cause, replace(job.record, ending=cause))
+
+
+def _succeeded(job: Job, state: JobState, cause: Cause | None = None) -> Step:
+    return Step(state, Action.SUCCEED, cause, replace(job.record, state=JobState.SUCCEEDED, cause=""))
+
+
+def failed(job: Job, cause: Cause) -> Step:
+    """The step that ends the job's task for good."""
+    record = replace(job.record, state=JobState.FAILED, cause=cause)
+    if CAUSES[cause].forgets:
+        record = replace(record, learnt_memory_bytes=0, learnt_time_minutes=0)
+    return Step(_state(job), Action.FAIL, cause, record)
+
+
+def _given_up(job: Job, state: JobState, now: float, patience: Patience) -> Step:
+    """What is done about a submission that was refused, or never arrived: first its claim is closed.
+
+    If a job has the claim, that job is found by its id. An empty claim is of a driver or a job that could not write it.
+    """
+    if not job.end.unclaimed:
+        empty = job.watched_for(job.files.unclaimed, now, patience.latency_wait)
+        return Step(state, Action.CLOSE if empty else Action.CLAIM)
+    if job.intent.refused:
+        return _elsewhere(job, state, Cause.REFUSED) or failed(job, Cause.REFUSED)
+    lasts = job.watched_for(job.intent.refused_since, now, patience.unclear_refusal)
+    if job.intent.unclear and job.end.is_only_job and lasts:
+        return failed(job, Cause.REFUSED)
+    return Step(state, Action.AGAIN, Cause.UNCONFIRMED, job.record.next_submission(Cause.UNCONFIRMED))
+
+
+def _elsewhere(job: Job, state: JobState, cause: Cause) -> Step | None:
+    """A job that gets no place goes alone, or to any node; None if it asked for no less already."""
+    if job.record.bundle:
+        return Step(state, Action.AGAIN_ALONE, cause, job.record.next_submission(cause))
+    if job.end.avoids_nodes:
+        # Nodes where jobs ended badly are better than none.
+        return Step(state, Action.AGAIN_ANYWHERE, cause, job.record.next_submission(cause, exclude=()))
+    return None
+
+
+def _after_its_end(job: Job, state: JobState, settings: BatchSettings) -> Step:
+    """What follows a submission that is over; the first that holds.
+
+    1. Its claim is not closed: CLOSE or, if it was queued again though it failed for good, WITHDRAW.
+    2. Its output may be complete nevertheless (`Consequences.may_be_done`): LOOK, then SUCCEED if so.
+    3. It waited without hope, in a bundle or avoiding nodes: AGAIN_ALONE, AGAIN_ANYWHERE.
+    4. `CAUSES` and `next_record` allow one more submission, and the user has not cancelled the order: AGAIN.
+    5. FAIL.
+    """
+    end, record = job.end, job.record
+    if end.unclaimed is None:
+        return Step(state, Action.WITHDRAW if _was_requeued_in_vain(job) else Action.CLOSE)
+    cause = _cause(job)
+    if CAUSES[cause].may_be_done and end.complete is not False:
+        return Step(state, Action.LOOK, cause) if end.complete is None else _succeeded(job, state, cause)
+    if cause is Cause.HOPELESS and (elsewhere := _elsewhere(job, state, cause)):
+        return elsewhere
+    if job.adopted and cause is Cause.NO_OUTPUT:
+        # An old success, whose output was removed since.
+        following: Record | None = record.next_submission(cause, attempt=1)
+    elif job.adopted and cause is Cause.CONFIGURATION:
+        # It was ordered under an earlier driver's configuration.
+        following = record.next_submission(cause)
     else:
-        hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
-        works = seen.since_when(Phase.RUNNING) is not None and not job.waits_its_turn and not has_failed(job)
-        hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
-        unwanted = cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED
-        due = cancelled is None or job.watched_for(cancelled, now, patience.cancel_again)
-        cancel = due and (hopeless or hangs or unwanted)
-    return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
+        following = next_record(record, cause, settings, job.node, progressed=job.blocks_done > 0)
+    if following is None or end.unwanted:
+        return failed(job, Cause.NO_LOG if end.no_log else cause)
+    return Step(state, Action.AGAIN, cause, following)
+
+
+def _cause(job: Job) -> Cause:
+    """Why the job did not succeed; one without a trace was cancelled by somebody while it waited, or is lost."""
+    end, row = job.end, job.row
+    if job.files.succeeded:
+        return Cause.NO_OUTPUT
+    if job.ended_since is not None or job.files.result is not None or job.record.ending:
+        phase = row.phase if row is not None and row.phase.ended else None
+        cause = cause_of(phase, job.files.result, job.record.ending, end.log_says_memory)
+        return Cause.NO_LOG if end.no_log_again and cause in (Cause.CRASHED, Cause.HOPELESS) else cause
+    waited = row is None or row.phase is Phase.PENDING
+    if not (waited and job.scheduler.forgets_cancelled(str(job.record.job_id))):
+        return Cause.LOST
+    # The accounting, or without it the claim, would show that the job has begun since.
+    return Cause.CANCELLED if end.unclaimed or (row is not None and end.is_accounted) else Cause.LOST
 
 
 def _state(job: Job) -> JobState:
@@ -301,14 +431,14 @@ def _state(job: Job) -> JobState:
     if job.seen.missing is not None:
         return JobState.MISSING
     if phase in (Phase.RUNNING, Phase.LEAVING):
-        return JobState.READY if job.waits_its_turn else JobState.RUNNING
+        return JobState.RUNNING
     return record.state if phase is None else JobState.QUEUED
 
 
 def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     """Whether the job has written why it failed, and no more need be known."""
     result_since = job.files.result_since
-    if was_requeued_in_vain(job):
+    if _was_requeued_in_vain(job):
         return True
     if not has_failed(job) or not job.watched_for(result_since, now, patience.latency_wait):
         return False
@@ -322,7 +452,7 @@ def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     return ends_for_long and job.seen.since_when(Phase.RUNNING) is not None
 
 
-def was_requeued_in_vain(job: Job) -> bool:
+def _was_requeued_in_vain(job: Job) -> bool:
     """Whether the scheduler queued the job again, as some sites have it do, though it would fail again.
 
     It has to say so after the result was found: a short job ends before the scheduler's next answer.
@@ -330,25 +460,6 @@ def was_requeued_in_vain(job: Job) -> bool:
     waited, result_since = job.seen.off_node, job.files.result_since
     told_since = waited is not None and result_since is not None and waited > result_since
     return told_since and is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
-
-
-def _while_missing(job: Job, now: float, patience: Patience) -> Action:
-    if job.record.job_id is None:
-        seconds = patience.absent_after if job.intent.accepted else patience.settle
-        return Action.GIVE_UP_NAME if job.read_for(job.seen.missing, now, seconds) else Action.WAIT
-    alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
-    over = not alive and job.read_for(job.seen.missing, now, patience.absent_after)
-    return Action.END if over else Action.WAIT
-
-
-def cause_to_cancel(job: Job) -> Cause:
-    """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
-    if job.record.ending == Cause.DRIVER_CANCELLED:
-        return Cause.DRIVER_CANCELLED
-    if job.row is None or not job.row.hopeless:
-        return Cause.STALLED
-    # A node that cannot launch jobs (its prolog fails, say) gives them back held.
-    return Cause.NODE if job.row.launch_failed else Cause.HOPELESS
 
 
 # Why a job failed, by its own word. "stopped" is missing: its signal may be a requeue's.
@@ -362,7 +473,7 @@ _BY_RESULT: Mapping[str, Cause] = {
 # Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
 _BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 # The scheduler's definite words, which are those of the causes.
-_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE)
+_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE, Phase.NOT_BEGUN)
 
 
 def has_failed(job: Job) -> bool:
@@ -442,6 +553,8 @@ def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
     record, row = job.record, job.row
     if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
         words = str((job.files.result or {}).get("exception") or "")
+    elif cause is Cause.REFUSED:
+        words = job.intent.refused or job.intent.unclear
     elif not words and row is not None:
         words = job.intent.complaint or row.said
     said, explained = cause.words(job.scheduler) + (f": {words}" if words else ""), cause.explanation(job.scheduler)

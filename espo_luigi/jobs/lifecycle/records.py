@@ -19,7 +19,6 @@ from typing import Any
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import create_whole, parse_json, read_object, sync_path, this_version, write_atomically
-from espo_luigi.jobs.bundles import shares_job
 from espo_luigi.jobs.order import LAYOUT, JobState
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
@@ -71,11 +70,6 @@ class Record:
     def is_over(self) -> bool:
         """Whether the task has its outcome."""
         return self.state in (JobState.SUCCEEDED, JobState.FAILED)
-
-    @property
-    def shares_job(self) -> bool:
-        """Whether that job carries other tasks, too."""
-        return shares_job(self.bundle)
 
     def next_submission(self, why: str, **changes: Any) -> Record:
         """The record of the next submission; the current submission ended for a cause, `why`."""

@@ -1,4 +1,4 @@
-"""A job as three values, replaced whole at each submission: `Seen`, `Files` and `Intent`; and the state they give.
+"""A job as four values, replaced whole at each submission: `Seen`, `Files`, `Intent` and `End`.
 
 A `Job` lives from its order to its outcome. Decisions about it are in `policy`. All times are seconds of the driver's
 monotonic clock.
@@ -44,7 +44,7 @@ def _meaning(row: Row) -> tuple[object, bool]:
 
 @dataclass(frozen=True)
 class Files:
-    """The word of a submission's files on it; a member is a job that shares the scheduler's job with other tasks."""
+    """The word of a submission's files on it."""
 
     result: Mapping[str, Any] | None = None
     result_since: float | None = None
@@ -52,9 +52,6 @@ class Files:
     beat: bytes = b""  # the heartbeat's text
     heard: float | None = None  # when that last changed
     looked: float | None = None  # when it was last read
-    begun: float | None = None  # when a member's claim was found
-    exit_code: int | None = None  # how a member ended
-    ended: float | None = None  # and when
     unreadable: float = 0.0  # the last failed look for the result
     unclaimed: float | None = None  # since when the claim names nobody
 
@@ -74,6 +71,21 @@ class Files:
 
 
 @dataclass(frozen=True)
+class End:
+    """What the driver found out as it closed the claim of a submission."""
+
+    unclaimed: bool | None = None  # whether no job has claimed the work; None until the claim is closed
+    complete: bool | None = None  # whether the output is there; None until it was looked for in this cycle
+    log_says_memory: bool = False  # whether the scheduler wrote so
+    no_log: bool = False  # whether its node could not open its log, nor any node one of this run
+    no_log_again: bool = False  # whether that is no single node's fault: another node's, or this task's second job
+    is_accounted: bool = False  # whether the scheduler keeps accounts
+    avoids_nodes: bool = False  # whether it may not run on some nodes because jobs ended badly there
+    is_only_job: bool = False  # whether the scheduler has taken no other job that is under way
+    unwanted: bool = False  # whether the user has cancelled its order
+
+
+@dataclass(frozen=True)
 class Intent:
     """The driver's plans for a submission, and its actions."""
 
@@ -82,6 +94,7 @@ class Intent:
     alone: bool = False  # whether it goes in no bundle
     refused_since: float | None = None  # since when submissions get no id
     unclear: str = ""  # the scheduler's words to the last, if they may or may not pass
+    refused: str = ""  # the scheduler's words, if it will never take the job
     accepted: bool = False  # whether the scheduler took the job, and did not tell its id
     to_cancel: bool = False  # whether it goes to the scheduler's next cancellation
     cancelled: float | None = None  # when the driver cancelled it
@@ -100,6 +113,7 @@ class Job:
     seen: Seen = field(default_factory=Seen)
     files: Files = field(default_factory=Files)
     intent: Intent = field(default_factory=Intent)
+    end: End = field(default_factory=End)
     unsaved: bool = False  # the record on disk is older than `record`
     trouble_since: float | None = None  # since when this driver cannot use its files
     watched_since: float = 0.0  # when this driver began to look, without a gap since
@@ -109,34 +123,30 @@ class Job:
         self.state = self.record.state
 
     def again(self, record: Record, intent: Intent) -> None:
-        self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
+        self.record, self.seen, self.files, self.intent, self.end = record, Seen(), Files(), intent, End()
         self.state = record.state
 
     # Observations.
 
     def saw(self, row: Row, now: float) -> None:
-        if row.phase is Phase.LEAVING and self.ended_since is not None:
-            # Its end is accounted; the driver does not wait for the site's epilog.
-            self.seen = replace(self.seen, answered=True)
-            return
+        """Take in the job's row in the scheduler's answer."""
+        self.seen = replace(self.seen, answered=True)
+        # Once its end is accounted, the driver does not wait for the site's epilog.
+        if row.phase is not Phase.LEAVING or self.ended_since is None:
+            self.stands(row, now)
+            self.seen = replace(self.seen, missing=None)
+
+    def stands(self, row: Row, now: float) -> None:
+        """Take in where the job stands, whether or not the scheduler has just said so."""
         goes_on = self.row is not None and _meaning(self.row) == _meaning(row)
         off_node = now if row.phase is Phase.PENDING else self.seen.off_node
-        self.seen = Seen(row, self.seen.since if goes_on else now, off_node=off_node)
+        since = self.seen.since if goes_on else now
+        self.seen = replace(self.seen, row=row, since=since, off_node=off_node)
         if row.phase is Phase.PENDING:
             # Its last start counts no more, unless it succeeded, or failed for good.
-            files = replace(self.files, begun=None, exit_code=None, ended=None)
-            lost = files.result is not None and not files.succeeded and not is_final(files.result)
-            self.files = replace(files.without_result(), former_result=files.result) if lost else files
-
-    def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
-        """Take in a member's claims: whether it has begun, and how it has ended."""
-        if self.row is None or self.row.phase is Phase.PENDING:
-            # Before the job runs, its files are of an earlier start.
-            return
-        files, code = self.files, self.files.exit_code if exit_code is None else exit_code
-        since = (now if files.begun is None else files.begun) if begun else None
-        ended = now if code is not None and files.ended is None else files.ended
-        self.files = replace(files, begun=since, exit_code=code, ended=ended)
+            files = self.files
+            if files.result is not None and not files.succeeded and not is_final(files.result):
+                self.files = replace(files.without_result(), former_result=files.result)
 
     def read_result(self, store: RecordStore, now: float) -> None:
         """Take in the result file, if a job of this task wrote it. Raises OSError where that cannot be known."""
@@ -179,9 +189,8 @@ class Job:
 
     @property
     def ended_since(self) -> float | None:
-        """Since when the job is known to have ended, by the scheduler or as a member; None if it is not."""
-        seen = self.seen.since if self.row is not None and self.row.phase.ended else None
-        return min((one for one in (seen, self.files.ended) if one is not None), default=None)
+        """Since when the job is known to have ended; None if it is not."""
+        return self.seen.since if self.row is not None and self.row.phase.ended else None
 
     @property
     def began(self) -> float | None:
@@ -192,14 +201,8 @@ class Job:
     def heard_since(self) -> float | None:
         """The last moment that counts as a sign of life: a job that begins or goes on gets its full time again."""
         began = self.seen.since_when(Phase.RUNNING)
-        heard = [one for one in (self.files.heard, self.files.begun, began) if one is not None]
+        heard = [one for one in (self.files.heard, began) if one is not None]
         return max([*heard, self.watched_since]) if heard else None
-
-    @property
-    def waits_its_turn(self) -> bool:
-        """Whether the job that it shares runs, and this member has not begun."""
-        runs = self.row is not None and self.row.phase is Phase.RUNNING
-        return self.record.shares_job and runs and self.files.begun is None
 
     @property
     def blocks_done(self) -> int:
@@ -223,15 +226,8 @@ class Job:
             return None
         path = Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id))
         # A step's number is unknown until the step starts.
-        steps = sorted(path.parent.glob(path.name)) if self.record.shares_job and "*" in path.name else []
+        steps = sorted(path.parent.glob(path.name)) if "*" in path.name else []
         return steps[-1] if steps else path
-
-    def log_says_out_of_memory(self) -> bool:
-        """Whether the job's log, or its whole bundle's if that ended as a whole, ends with the scheduler's words."""
-        logs = [self.log] if self.log else []
-        if self.log and self.record.shares_job and self.files.exit_code is None:
-            logs += self.log.parent.glob(f"*-bundle=*-{self.record.job_id}.out")
-        return any(self.scheduler.says_out_of_memory(end_of_log(log)) for log in logs)
 
     def tail(self) -> str:
         """The last lines of the traceback, or of the log if there is no traceback."""
@@ -249,8 +245,6 @@ class Job:
         if row is None:
             word = "waiting to be submitted" if record.state is JobState.READY else record.state
             return Progress(listed(word, place, again), **facts)
-        if self.waits_its_turn:
-            return Progress(listed("waiting in its bundle", place, again), **facts)
         in_words = self.scheduler.in_words(row.reason) if row.reason else ""
         # A reason without words of its own, such as Grid Engine's, is told with the scheduler's state.
         facts |= {"reason": row.reason if in_words or not row.reason else f"{row.state}: {row.reason}"}
@@ -258,7 +252,8 @@ class Job:
             said = {name: value for name, value in (as_object(self.files.beat) or {}).items() if name != "time"}
             return replace(at_work(listed(place, again), said), **facts)
         pends = row.phase is Phase.PENDING
-        why = [in_words, drained] if pends else []
+        # A member that waits for its turn has a node already.
+        why = [in_words, "" if row.node else drained] if pends else []
         words = "\n".join(filter(None, why))
         return Progress(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
 

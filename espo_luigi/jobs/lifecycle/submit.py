@@ -24,7 +24,7 @@ from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
-from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
@@ -355,8 +355,8 @@ class Submitter:
             write_atomically(path, text)
         job.record, job.state = record, record.state
 
-    def submit(self, submission: Submission) -> str | None:
-        """Run the submission's command; return the scheduler's words if it will never take this job.
+    def submit(self, submission: Submission) -> None:
+        """Run the submission's command; if the scheduler will never take this job, its words go to `Intent.refused`.
 
         After any other answer the jobs are under way; without an id, the watcher finds them by name. An exit code of 0
         is never a refusal, whatever the command writes. It never raises OSError, after which they would be submitted
@@ -381,11 +381,8 @@ class Submitter:
             logger.info("%s took %s and told no id: %s", self._scheduler.SUBMIT, submission.command[-1], answer.words)
             for job in submission.jobs:
                 job.intent = replace(job.intent, accepted=True)
-        elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
-            return answer.words
         else:
-            self._hold(submission, answer.words)
-        return None
+            self._refused(submission, answer)
 
     def confirm(self, job: Job, job_id: str) -> None:
         """Take in the id of the job, and write it down now or, where the file system fails, later."""
@@ -393,7 +390,7 @@ class Submitter:
         job.state, job.unsaved = job.record.state, True
         with contextlib.suppress(OSError):
             self.save(job)
-        job.intent = replace(job.intent, refused_since=None, unclear="")
+        job.intent = replace(job.intent, refused_since=None, unclear="", refused="")
         job.tell(job.progress())
 
     def save(self, job: Job) -> None:
@@ -402,9 +399,13 @@ class Submitter:
             self._store.save(job.record)
             job.unsaved = False
 
-    def _hold(self, submission: Submission, words: str) -> None:
+    def _refused(self, submission: Submission, answer: Answer) -> None:
+        jobs, words, refusal = submission.jobs, answer.words, self._scheduler.refusal(answer.words)
+        if answer.returncode is not None and refusal is Refusal.PERMANENT:
+            for job in jobs:
+                job.intent = replace(job.intent, refused=words)
+            return
         self._refusals += 1
-        jobs, refusal = submission.jobs, self._scheduler.refusal(words)
         if refusal in (Refusal.TOO_MANY, Refusal.TOO_LARGE):
             self._elements = min(self._elements, max(1, submission.elements // 2))
         if refusal is Refusal.TOO_LARGE:

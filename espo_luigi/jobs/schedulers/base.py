@@ -40,6 +40,7 @@ class Phase(enum.Enum):
     MEMORY, TIMEOUT, NODE      it was ended: its memory, its time, its node failed it
     PREEMPTED, CANCELLED       it was ended for another job, or by somebody
     DEADLINE                   its deadline passed
+    NOT_BEGUN                  the job that it shares in a bundle ended before it began
     ========================== ==========================================================
     """
 
@@ -55,6 +56,7 @@ class Phase(enum.Enum):
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    NOT_BEGUN = "not_begun"
 
     @property
     def ended(self) -> bool:
@@ -159,8 +161,6 @@ class Scheduler(Protocol):
     USER_VARIABLES: str
     # The fast folder that a job has on its node, as a shell variable.
     SCRATCH: str
-    # Whether a job that is cancelled before it starts leaves no trace.
-    FORGETS_CANCELLED: bool
     # Asks for all jobs of the user, those that ended a short while ago included.
     LISTING: Query[Row]
     # Cancels the user's jobs whose ids follow.
@@ -214,6 +214,9 @@ class Scheduler(Protocol):
         """Explain to the user why a job pends, and the remedy; empty if the reason says that itself."""
 
     # Jobs that have ended.
+    def forgets_cancelled(self, job_id: str, /) -> bool:
+        """Return whether a job with such an id that is cancelled before it starts leaves no trace."""
+
     def accounting(
         self, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
     ) -> Sequence[Query[Row]]:

@@ -47,7 +47,6 @@ SUBMIT = "qsub"
 VARIABLES = "SGE_TASK_"
 USER_VARIABLES = ""
 SCRATCH = "$TMP"
-FORGETS_CANCELLED = True
 # A site's `qsub` may drop ``-terse``.
 ID_FORMS: tuple[str, ...] = (r"\bYour job(?:-array)? (\d+)[ .]", r"^\s*(\d+)(?:\.\d+-\d+:\d+)?\s*$")
 CANCEL: tuple[str, ...] = ("qdel",)
@@ -111,6 +110,10 @@ def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: s
 
 def log_path(pattern: str, job_id: str) -> str:
     return pattern.replace("$JOB_ID", job_id)
+
+
+def forgets_cancelled(job_id: str) -> bool:
+    return True
 
 
 def arguments(values: ScriptValues) -> tuple[str, ...]:

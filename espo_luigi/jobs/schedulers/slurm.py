@@ -35,7 +35,6 @@ SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
 USER_VARIABLES = "SBATCH_"
 SCRATCH = "$SLURM_TMPDIR"
-FORGETS_CANCELLED = False
 # A number: $LOGNAME may name a different user.
 _OWN = f"--user={os.getuid()}"
 # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
@@ -106,6 +105,11 @@ def log_path(pattern: str, job_id: str) -> str:
     """Return the log's real path, from the result of `log_pattern`; ``*`` stands for the number of a step."""
     filled = pattern.replace("%%", "\0").replace("%j", job_id).replace("%A_%a", job_id).replace("%s", "*")
     return filled.replace("\0", "%")
+
+
+def forgets_cancelled(job_id: str) -> bool:
+    """Return whether it is the id of an element of an array."""
+    return "_" in job_id
 
 
 def sizes(**asked: int | str) -> list[str]:

@@ -15,13 +15,12 @@ from espo_luigi.jobs.lifecycle.policy import (
     Action,
     Cause,
     cause_of,
-    cause_to_cancel,
     next_record,
     step,
     words_of,
 )
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
+from espo_luigi.jobs.lifecycle.state import End, Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -33,7 +32,6 @@ SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
 RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
 WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
-MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
 GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
 EPOCH = 10_000.0  # when what a row knows began
@@ -68,10 +66,9 @@ class Known:
     intent: Intent = NO_INTENT
 
 
-WAIT, SUCCEED, END, GIVE_UP_NAME, CANCEL = Action
+WAIT, LOOK, CLAIM, END, CANCEL = Action.WAIT, Action.LOOK, Action.CLAIM, Action.CLOSE, Action.CANCEL
 ROWS = {
     "not submitted": Known(JobState.READY, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()),
-    "a member waits for its turn": Known(JobState.READY, WAIT, 1e6, MEMBER),
     "handed over": Known(JobState.SUBMITTING, record=WITHOUT_ID, seen=Seen()),
     "not listed yet": Known(JobState.QUEUED, seen=Seen()),
     "pends": Known(JobState.QUEUED, WAIT, 1e6, seen=PENDING),
@@ -81,9 +78,6 @@ ROWS = {
     "stopped by a signal": Known(JobState.QUEUED, WAIT, 1e6, files=said("stopped"), seen=PENDING),
     "runs without a sign of life": Known(JobState.RUNNING, CANCEL, STALL),
     "runs, heard later": Known(JobState.RUNNING, CANCEL, STALL + 50, files=Files(heard=EPOCH + 50)),
-    "a member runs without a sign of life": Known(
-        JobState.RUNNING, CANCEL, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
-    ),
     "leaves": Known(JobState.RUNNING, WAIT, 1e6, seen=LEAVING),
     "the scheduler is silent": Known(JobState.RUNNING, WAIT, 1e6, seen=replace(RUNNING, answered=False)),
     "failure, silent": Known(JobState.QUEUED, END, PATIENCE.latency_wait, seen=SILENT, files=said("error")),
@@ -98,9 +92,9 @@ ROWS = {
     "in no answer": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING),
     "in no answer, ran": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=replace(RUNNING, missing=EPOCH)),
     "in no answer, a failure": Known(JobState.MISSING, END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
-    "in no answer, its id unknown": Known(JobState.MISSING, GIVE_UP_NAME, PATIENCE.settle, WITHOUT_ID, MISSING),
+    "in no answer, its id unknown": Known(JobState.MISSING, CLAIM, PATIENCE.settle, WITHOUT_ID, MISSING),
     "in no answer, its id unknown, taken": Known(
-        JobState.MISSING, GIVE_UP_NAME, PATIENCE.absent_after, WITHOUT_ID, MISSING, intent=Intent(accepted=True)
+        JobState.MISSING, CLAIM, PATIENCE.absent_after, WITHOUT_ID, MISSING, intent=Intent(accepted=True)
     ),
     "in no answer, a sign of life": Known(
         JobState.MISSING, END, PATIENCE.absent_after + 100, seen=MISSING, files=Files(heard=EPOCH + 100)
@@ -111,13 +105,6 @@ ROWS = {
     "in no answer, a result": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
     "in no answer, cancelled": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, MISSING),
     "cancelled by a driver, leaves": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, LEAVING),
-    "a member that shares its job, cancelled": Known(
-        JobState.CANCELLING,
-        END,
-        PATIENCE.absent_after,
-        replace(MEMBER, ending=Cause.STALLED),
-        intent=Intent(cancelled=EPOCH),
-    ),
     "cancelled, and there still": Known(
         JobState.CANCELLING,
         CANCEL,
@@ -139,16 +126,13 @@ ROWS = {
     "cancelled in vain, and it is heard again": Known(
         JobState.CANCELLING, WAIT, STALL, CANCELLED, files=Files(heard=EPOCH + 50), intent=Intent(cancelled=EPOCH)
     ),
-    "its result says success": Known(JobState.ENDED, SUCCEED, files=said("success")),
-    "success, and it has ended": Known(JobState.ENDED, SUCCEED, seen=seen(Phase.COMPLETED), files=said("success")),
+    "its result says success": Known(JobState.ENDED, LOOK, files=said("success")),
+    "success, and it has ended": Known(JobState.ENDED, LOOK, seen=seen(Phase.COMPLETED), files=said("success")),
     "it has ended, and has a result": Known(JobState.ENDED, END, seen=seen(Phase.FAILED), files=said("error")),
     "it has ended, and nothing of it ran": Known(JobState.ENDED, END, seen=seen(Phase.FAILED, no_log=True)),
     "it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
     "cancelled, and it has ended": Known(
         JobState.ENDED, END, PATIENCE.latency_wait, CANCELLED, seen=seen(Phase.CANCELLED)
-    ),
-    "a member has ended": Known(
-        JobState.ENDED, END, PATIENCE.latency_wait, MEMBER, files=Files(exit_code=1, ended=EPOCH)
     ),
 }
 
@@ -161,30 +145,142 @@ def job_of(work: Work, known: Known) -> Job:
 @pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
 def test_where_a_job_stands_and_what_is_done_not_a_moment_before(work: Work, known: Known) -> None:
     job, due = job_of(work, known), EPOCH + known.after
-    assert step(job, due, SETTINGS) == (known.state, known.action)
+    assert step(job, due, SETTINGS)[:2] == (known.state, known.action)
     if known.after:
-        assert step(job, due - 1, SETTINGS) == (known.state, WAIT)
+        assert step(job, due - 1, SETTINGS)[:2] == (known.state, WAIT)
 
 
 @pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action is not WAIT])
 def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, name: str) -> None:
     job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
     job.watched_since = due
-    assert step(job, due, SETTINGS) == (ROWS[name].state, WAIT)
+    assert step(job, due, SETTINGS)[:2] == (ROWS[name].state, WAIT)
 
 
 def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: Work) -> None:
     job, settings = job_of(work, ROWS["failure, still there"]), replace(SETTINGS, stall_timeout_seconds=120.0)
-    assert step(job, EPOCH + 200, settings) == (JobState.RUNNING, WAIT)
+    assert step(job, EPOCH + 200, settings)[:2] == (JobState.RUNNING, WAIT)
     never = replace(SETTINGS, stall_timeout_seconds=None)
-    assert step(job, EPOCH + PATIENCE.absent_after, never) == (JobState.RUNNING, END)
+    assert step(job, EPOCH + PATIENCE.absent_after, never)[:2] == (JobState.RUNNING, END)
 
 
-def test_why_a_job_is_cancelled(work: Work) -> None:
-    jobs = [job_of(work, Known(JobState.QUEUED, seen=seen)) for seen in (HOPELESS, UNSTARTABLE, RUNNING)]
-    assert [cause_to_cancel(job) for job in jobs] == [Cause.HOPELESS, Cause.NODE, Cause.STALLED]
-    known_later = job_of(work, Known(JobState.CANCELLING, record=GIVEN_UP, seen=UNSTARTABLE))
-    assert cause_to_cancel(known_later) is Cause.NODE
+SGE = SCHEDULERS["sge"]
+NEVER_ARRIVED = Known(JobState.MISSING, after=PATIENCE.unclear_refusal, record=WITHOUT_ID, seen=MISSING)
+REFUSED = replace(NEVER_ARRIVED, seen=Seen(), intent=Intent(refused="too much"))
+UNCLEAR = replace(NEVER_ARRIVED, intent=Intent(unclear="hm", refused_since=EPOCH))
+DONE = Known(JobState.ENDED, after=PATIENCE.latency_wait, files=said("success"))
+CRASHED = Known(JobState.ENDED, after=PATIENCE.latency_wait, seen=seen(Phase.FAILED))
+WITHOUT_LOG = replace(CRASHED, seen=seen(Phase.FAILED, no_log=True))
+WITHOUT_HOPE = replace(CRASHED, record=GIVEN_UP, seen=seen(Phase.CANCELLED))
+GONE = replace(CRASHED, after=PATIENCE.absent_after, seen=MISSING)
+GONE_WHILE_IT_WAITED = replace(GONE, seen=replace(PENDING, missing=EPOCH))
+QUEUED_AGAIN = replace(CRASHED, seen=replace(PENDING, off_node=EPOCH + 1), files=said("error"))
+OPEN, CLOSED, UNCLAIMED = End(), End(unclaimed=False, complete=False), End(unclaimed=True, complete=False)
+CHANGED = replace(DONE, files=said("configuration"), seen=seen(Phase.FAILED))
+
+
+def in_bundle(known: Known) -> Known:
+    return replace(known, record=replace(known.record, bundle="run.rule.bundle-1"))
+
+
+@pytest.mark.parametrize(
+    ("known", "end", "action", "cause"),
+    [
+        (DONE, End(complete=True), Action.SUCCEED, None),
+        (DONE, End(complete=False), Action.CLOSE, None),
+        (DONE, CLOSED, Action.FAIL, Cause.NO_OUTPUT),
+        (CRASHED, OPEN, Action.CLOSE, None),
+        (CRASHED, End(unclaimed=False), Action.LOOK, Cause.CRASHED),
+        (CRASHED, End(unclaimed=False, complete=True), Action.SUCCEED, Cause.CRASHED),
+        (CRASHED, CLOSED, Action.AGAIN, Cause.CRASHED),
+        (CRASHED, replace(CLOSED, unwanted=True), Action.FAIL, Cause.CRASHED),
+        (CRASHED, replace(CLOSED, log_says_memory=True), Action.AGAIN, Cause.MEMORY),
+        (replace(CRASHED, record=replace(RECORD, attempt=3)), CLOSED, Action.FAIL, Cause.CRASHED),
+        (replace(CRASHED, files=said("error")), End(unclaimed=False), Action.FAIL, Cause.EXCEPTION),
+        (QUEUED_AGAIN, OPEN, Action.WITHDRAW, None),
+        (QUEUED_AGAIN, CLOSED, Action.FAIL, Cause.EXCEPTION),
+        # Nothing of it ran.
+        (WITHOUT_LOG, replace(CLOSED, no_log=True), Action.AGAIN, Cause.CRASHED),
+        (WITHOUT_LOG, replace(CLOSED, no_log=True, no_log_again=True), Action.FAIL, Cause.NO_LOG),
+        (
+            replace(WITHOUT_LOG, record=replace(RECORD, attempt=3)),
+            replace(CLOSED, no_log=True),
+            Action.FAIL,
+            Cause.NO_LOG,
+        ),
+        # It found no place.
+        (WITHOUT_HOPE, CLOSED, Action.FAIL, Cause.HOPELESS),
+        (WITHOUT_HOPE, replace(CLOSED, avoids_nodes=True), Action.AGAIN_ANYWHERE, Cause.HOPELESS),
+        (in_bundle(WITHOUT_HOPE), replace(CLOSED, avoids_nodes=True), Action.AGAIN_ALONE, Cause.HOPELESS),
+        (REFUSED, OPEN, Action.CLAIM, None),
+        (REFUSED, UNCLAIMED, Action.FAIL, Cause.REFUSED),
+        (REFUSED, replace(UNCLAIMED, avoids_nodes=True), Action.AGAIN_ANYWHERE, Cause.REFUSED),
+        (in_bundle(REFUSED), UNCLAIMED, Action.AGAIN_ALONE, Cause.REFUSED),
+        # It left no trace.
+        (NEVER_ARRIVED, OPEN, Action.CLAIM, None),
+        (replace(NEVER_ARRIVED, files=Files(unclaimed=EPOCH)), OPEN, Action.CLOSE, None),
+        (NEVER_ARRIVED, replace(UNCLAIMED, is_only_job=True), Action.AGAIN, Cause.UNCONFIRMED),
+        (UNCLEAR, UNCLAIMED, Action.AGAIN, Cause.UNCONFIRMED),
+        (UNCLEAR, replace(UNCLAIMED, is_only_job=True), Action.FAIL, Cause.REFUSED),
+        (GONE, UNCLAIMED, Action.AGAIN, Cause.LOST),
+        # Slurm forgets an element of an array that is cancelled while it waits.
+        (replace(GONE, record=replace(RECORD, job_id="7_1")), UNCLAIMED, Action.FAIL, Cause.CANCELLED),
+        (replace(GONE, record=replace(RECORD, job_id="7_1")), CLOSED, Action.AGAIN, Cause.LOST),
+        (
+            replace(GONE, record=replace(RECORD, job_id="7_1")),
+            replace(CLOSED, is_accounted=True),
+            Action.AGAIN,
+            Cause.LOST,
+        ),
+        (GONE_WHILE_IT_WAITED, replace(CLOSED, is_accounted=True), Action.AGAIN, Cause.LOST),
+    ],
+)
+def test_what_follows_an_end_by_what_was_found_out_about_it(
+    work: Work, known: Known, end: End, action: Action, cause: Cause | None
+) -> None:
+    job = replace(job_of(work, known), end=end)
+    found = step(job, EPOCH + known.after, SETTINGS)
+    assert (found.action, found.cause) == (action, cause)
+    if action is Action.SUCCEED:
+        assert found.record == replace(known.record, state=JobState.SUCCEEDED)
+    elif action is Action.FAIL:
+        assert found.record == replace(known.record, state=JobState.FAILED, cause=cause or "")
+    elif found.record is not None:
+        assert (found.record.submission, found.record.history[-1]["ended"]) == (known.record.submission + 1, cause)
+
+
+def test_grid_engine_forgets_any_job_that_is_cancelled_while_it_waits(work: Work) -> None:
+    job = replace(job_of(work, GONE_WHILE_IT_WAITED), scheduler=SGE, end=replace(CLOSED, is_accounted=True))
+    assert step(job, EPOCH + GONE.after, SETTINGS).cause is Cause.CANCELLED
+    job.end = CLOSED
+    assert step(job, EPOCH + GONE.after, SETTINGS).cause is Cause.LOST
+
+
+@pytest.mark.parametrize(("known", "cause"), [(DONE, Cause.NO_OUTPUT), (CHANGED, Cause.CONFIGURATION)])
+def test_a_job_of_an_earlier_driver_that_is_of_no_use_is_submitted_anew(work: Work, known: Known, cause: Cause) -> None:
+    job = replace(job_of(work, replace(known, record=replace(RECORD, attempt=2))), end=CLOSED, adopted=True)
+    assert step(job, EPOCH + known.after, SETTINGS)[1:3] == (Action.AGAIN, cause)
+
+
+def test_amounts_of_a_run_that_was_refused_are_forgotten(work: Work) -> None:
+    learnt = replace(WITHOUT_ID, learnt_memory_bytes=2**40, learnt_time_minutes=99)
+    found = step(replace(job_of(work, replace(REFUSED, record=learnt)), end=UNCLAIMED), EPOCH, SETTINGS).record
+    assert found is not None and (found.learnt_memory_bytes, found.learnt_time_minutes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("without hope", Cause.HOPELESS),
+        ("its node could not start it", Cause.NODE),
+        ("runs without a sign of life", Cause.STALLED),
+        ("cancelled, and there still", Cause.DRIVER_CANCELLED),
+        ("cancelled, and without hope still", Cause.HOPELESS),
+    ],
+)
+def test_why_a_job_is_cancelled(work: Work, name: str, cause: Cause) -> None:
+    found = step(job_of(work, ROWS[name]), EPOCH + ROWS[name].after, SETTINGS)
+    assert (found.cause, found.record) == (cause, replace(ROWS[name].record, ending=cause))
 
 
 def test_a_submission_forgets_the_one_before(work: Work) -> None:
@@ -246,6 +342,7 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
         (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
         (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
+        (Phase.NOT_BEGUN, None, "", Cause.NOT_BEGUN),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),
         (None, "files", "", Cause.FILES),

@@ -33,7 +33,7 @@ RECORD = Record("a", "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="123
 def progress(work: Work, record: Record, row: Row | None = None, beat: Mapping[str, object] | None = None) -> Progress:
     files = Files(beat=json.dumps(beat).encode() if beat else b"")
     job = Job(work.order("a"), record, slurm, seen=Seen(row), files=files)
-    job.state, _ = step(job, 0.0, BatchSettings())
+    job.state = step(job, 0.0, BatchSettings()).state
     return job.progress()
 
 

@@ -24,20 +24,15 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
-from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
+from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, parameter_of, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.task_classes import check_class, check_names, check_values, has_job, hashable, own_resources
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
+from espo_luigi.jobs.keys import WHOLE, keys_of
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
 
-_DESCRIPTIONS = {
-    "n_workers": "Dask workers of the job",
-    "cpus_per_task": "CPUs of the job, a multiple of n_workers",
-    "memory": "memory of the job, such as 60GB",
-    "time": "time limit, such as 2:00:00 or 90 (minutes)",
-}
-RESOURCE_NAMES = tuple(_DESCRIPTIONS)
+RESOURCE_NAMES = tuple(keys_of(Resources))
 # The parameters about Dask's workers and their jobs.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
 # Seconds between two messages to luigid about a job's progress, for each job in flight: 50 messages a second.
@@ -99,13 +94,11 @@ class SlurmTask(KnownParameters, luigi.Task):
         check_names(cls, SlurmTask)
         # Heirs have these defaults as well.
         cls.resources_default = replace(cls.resources_default, **own_resources(cls, SlurmTask, RESOURCE_NAMES))
-        for name in RESOURCE_NAMES:
-            # For Resources(time=90) as well, luigi.cfg may have 2:00:00.
+        for name, key in keys_of(Resources).items():
             default: Any = getattr(cls.resources_default, name)
-            kind: Any = luigi.IntParameter
-            if name in ("memory", "time"):
-                default, kind = str(default), luigi.Parameter
-            give_parameter(cls, name, kind(default=default, significant=False, description=_DESCRIPTIONS[name]))
+            # For Resources(time=90) as well, luigi.cfg may have 2:00:00.
+            default = default if key.kind is WHOLE else str(default)
+            give_parameter(cls, name, parameter_of(key, default, significant=False))
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -296,7 +289,6 @@ class SlurmTask(KnownParameters, luigi.Task):
         )
         kind = self.cluster if self.uses_dask and "cluster" in ours else ""
         worker_jobs = self.worker_jobs if "worker_jobs" in ours else {}
-        # Jobs whose tasks need no pydantic do without its import, a tenth of a second.
         from espo_luigi.driver.settings.worker_jobs import with_cluster
 
         return with_cluster(order, section() if section else None, kind, worker_jobs)
@@ -317,7 +309,7 @@ class SlurmTask(KnownParameters, luigi.Task):
             self.set_tracking_url(progress.dashboard)
 
 
-add_options(SlurmTask, OPTION_NAMES)
+add_options(SlurmTask)
 
 
 def without_effect(tasks: Iterable[SlurmTask]) -> list[str]:

@@ -209,7 +209,7 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("retries: many", "retries = many: invalid literal"),
+        ("retries: many", "retries = many: expected a whole number"),
         ("on_sigterm: shrug", "on_sigterm = shrug: "),
         ("limits: {disk: 1}", "limits: disk: unknown key. Allowed here: cpus, jobs, memory, steps, time"),
         ("limits: {cpus: all}", "limits: cpus = all: expected a whole number"),
@@ -223,7 +223,7 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
         ("memory_cap: much", "memory_cap = much: "),
         ("time: soon", "time = soon: 'soon' is not a duration"),
         ("time_cap: soon", "time_cap = soon: "),
-        ("max_jobs: 1.5", "max_jobs = 1.5: invalid literal"),
+        ("max_jobs: 1.5", "max_jobs = 1.5: expected a whole number"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_profile(

@@ -94,13 +94,8 @@ def _take(asked: Directive, options: dict[str, Any], values: dict[str, Any]) -> 
     values |= {"job_mem_bytes": asked.memory_bytes // MIB * MIB * slots} if asked.memory_bytes else {}
 
 
-def with_cluster(order: JobOrder, section: BatchSection | None, kind: str, own: Mapping[str, Any]) -> JobOrder:
-    """Return the order of a rule whose Dask workers are not (all) in its job: in jobs of their own, or on more nodes.
-
-    The local engine's jobs always compute by themselves.
-    """
-    if section is None:
-        return order
+def with_cluster(order: JobOrder, section: BatchSection, kind: str, own: Mapping[str, Any]) -> JobOrder:
+    """Return the order of a rule whose Dask workers are in jobs of their own, or on several nodes."""
     nodes = getattr(order.options, "nodes", None)
     if kind == "allocation":
         if not hasattr(order.options, "nodes"):

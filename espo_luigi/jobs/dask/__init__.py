@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs.dask.settings import THREAD_POOLS
 from espo_luigi.jobs.keys import NAMES, TEXT, WHOLE, Kind, as_text, key
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import (
@@ -40,6 +39,7 @@ from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import Site
+from espo_luigi.machine import THREAD_POOLS
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import NonNegativeInt
 from yaml import safe_load as load_yaml
 
 from espo_luigi.audit.sample import Audit
@@ -26,9 +25,10 @@ from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.usual import threshold_of
 from espo_luigi.driver import install
-from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
-from espo_luigi.driver.settings.worker_jobs import ENTRIES
+from espo_luigi.driver.settings.profile import PROFILES, SiteKeys, packaged_profiles
+from espo_luigi.driver.settings.worker_jobs import WORKER_KEYS
 from espo_luigi.jobs.bundles import KINDS, Bundling
+from espo_luigi.jobs.keys import keys_of
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
@@ -161,7 +161,7 @@ def profile(name: str) -> str:
 
 def profile_keys() -> str:
     """The keys of a profile besides the scheduler's options."""
-    rows = [(code(name), field.description or "") for name, field in OfTheSite.model_fields.items()]
+    rows = [(code(name), one.help) for name, one in keys_of(SiteKeys).items()]
     return table(["key", "meaning"], rows)
 
 
@@ -177,14 +177,11 @@ def job_states() -> str:
 def worker_jobs() -> str:
     """The entries of `worker_jobs`."""
     rows = [
-        (code(name), next((word for kind, word in _VALUES if entry.kind == kind), "list"), entry.default, entry.meaning)
-        for name, entry in ENTRIES.items()
+        (code(name), one.kind.name, one.said_default or (str(one.default) if one.default else ""), one.help)
+        for name, one in WORKER_KEYS.items()
     ]
     others = ("any option of `[slurm]` or `[sge]`", "", "the rule's", "`partition`, `account`, `gres`, `setup`, …")
     return table(["entry", "value", "default", "meaning"], [*rows, others])
-
-
-_VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time"), (Text, "text"))
 
 
 # What each kind submits for its members, and what it is good for.

@@ -29,7 +29,6 @@ from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge,
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.errors import FORMER_RULES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
-from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
@@ -234,7 +233,7 @@ def settings() -> str:
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
-            "more. The other settings of `[slurm]` hold here, too.\n",
+            "more. The other settings of `[slurm]` hold here, too, but for bundles (`pack`, …) and sbatch's options.\n",
             scheduler(sge, without=slurm),
             "## A rule's own section\n",
             "`[Train]` is about the jobs of the rule `Train`. Its resources' defaults are the rule's",
@@ -249,14 +248,8 @@ def settings() -> str:
 
 def scheduler(section: type[BatchSection], without: type[BatchSection] | None = None) -> str:
     """The settings of a scheduler's section, but those that are equal in another section."""
-    defaults = vars(section.options())
     known = {setting(*one) for one in without.get_params()} if without is not None else set()
-    rows = []
-    for name, parameter in section.get_params():
-        row = setting(name, parameter)
-        if row not in known:
-            meaning = row[2] or option(section, name)
-            rows.append((row[0], row[1] or code(text_of(defaults.get(name))), meaning))
+    rows = [row for one in section.get_params() if (row := setting(*one)) not in known]
     return table(["setting", "default", "meaning"], rows)
 
 
@@ -266,13 +259,6 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
     among = f" ({', '.join(map(code, choices))})" if choices else ""
     default = "the rule's" if rule and name in RESOURCE_NAMES else code(text_of(parameter._default))
     return code(name), default, (parameter.description or "").split(" Choices: {")[0] + among
-
-
-def option(section: type[BatchSection], name: str) -> str:
-    """What an option of a scheduler is, where its setting has no description."""
-    if section is slurm:
-        return f"sbatch's `--{name}`"
-    return f"qsub's `-{ {own: flag for flag, own in QSUB_FLAGS.items()}[name] }`"
 
 
 def text_of(value: object) -> str:

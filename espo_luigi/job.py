@@ -22,18 +22,12 @@ from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, ensure_numba_cache
-from espo_luigi.jobs.bundles.pilot import run_members
-from espo_luigi.jobs.dask import WorkerJobs
-from espo_luigi.jobs.dask.settings import limit_thread_pools
-from espo_luigi.jobs.forkserver import serve
-from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import NAME_VARIABLE
-from espo_luigi.machine import end_with
-from espo_luigi.store.publish import Publication
+from espo_luigi.machine import end_with, limit_thread_pools
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -51,9 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
     run = partial(run_order, work=work)
+    # A job of its own needs neither module.
     if first == "--serve":
+        from espo_luigi.jobs.forkserver import serve
+
         serve(run, lambda: _import(others))
         return 0
+    from espo_luigi.jobs.bundles.pilot import run_members
+
     listing, *modules = others
     limit_thread_pools(os.environ)
     _import(modules)
@@ -70,13 +69,9 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     task = rebuild_task(order)
     check_configuration(task, order)
     resources = allocated(order.resources, order.family)
-    # A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
-    # work: it takes over the blocks that earlier starts have left.
-    publication = Publication(claim=check_claim)
-    monitor.blocks = publication.blocks
     monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
-    with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
+    with task.publishing() as monitor.blocks, _session(task, order, resources) as client, signs_of_life(order, monitor):
         if client is not None:
             from espo_luigi.jobs.dask.session import fail_on_exit
 
@@ -88,14 +83,22 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         # of dates start often, and a forked job no copies.
         gc.freeze()
         gc.set_threshold(*_COLLECTING)
-        if (workers := WorkerJobs.of(order)) and workers.workers_to_wait_for:
-            client.wait_for_workers(workers.workers_to_wait_for)
+        _wait_for_workers(order, client)
         logger.info("%s starts", task.label())
         with task.guarded():
             _call_work(task)
         monitor.made = task.work_made()
         monitor.done.set()
         logger.info("%s is done", task.label())
+
+
+def _wait_for_workers(order: JobOrder, client: Any) -> None:
+    if not order.workers:
+        return
+    from espo_luigi.jobs.dask import WorkerJobs
+
+    if awaited := WorkerJobs(**order.workers).workers_to_wait_for:
+        client.wait_for_workers(awaited)
 
 
 def _call_work(task: SlurmTask) -> None:
@@ -130,11 +133,12 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
     """Return the Dask session of a job, with its workers in the places that the order names."""
     if not task.uses_dask:
         return nullcontext()
-    if workers := WorkerJobs.of(order):
+    if order.workers:
+        from espo_luigi.jobs.dask import WorkerJobs
         from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
         # When a retry gave the job more memory, its workers get more as well.
-        workers = workers.grown(resources.memory_bytes / order.resources.memory_bytes)
+        workers = WorkerJobs(**order.workers).grown(resources.memory_bytes / order.resources.memory_bytes)
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )

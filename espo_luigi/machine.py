@@ -1,4 +1,4 @@
-"""The CPUs and the memory of this machine that a process may use, and the end of a process."""
+"""The CPUs, the memory and the threads that a process may use on this machine, and the end of a process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
+
+# Each Dask thread computes with a single thread: pools of BLAS, OpenMP and numba would multiply a worker's share.
+THREAD_POOLS = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    "BLOSC_NTHREADS",
+)
 
 
 def machine_cpus() -> int:
@@ -35,6 +41,12 @@ def machine_memory() -> int:
     limit = cgroup_memory_limit(_own_cgroup(), Path("/sys/fs/cgroup"))
     total = int(psutil.virtual_memory().total)
     return total if limit is None else min(total, limit)
+
+
+def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
+    """Limit the thread pools of computing libraries to a single thread in `environment`, unless the user set them."""
+    for name in THREAD_POOLS:
+        environment.setdefault(name, "1")
 
 
 def _own_cgroup() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import logging
 import os
@@ -270,7 +271,9 @@ def watched() -> Iterator[None]:
 @contextmanager
 def _display() -> Iterator[Show]:
     """Yield what shows a state: a table at the bottom of a terminal, or a line in the log every few minutes."""
-    if settings().live and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None):
+    is_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None)
+    # SlurmTask alone may be installed without rich.
+    if settings().live and is_terminal and importlib.util.find_spec("rich"):
         from espo_luigi.driver.screen import Screen
 
         with Screen() as screen:

@@ -6,24 +6,13 @@ start at any time; their stores count.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from espo_luigi.driver.settings.espo import parsed, settings
-from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.resources import render_size
-
-try:
-    from dask.utils import parse_bytes
-except ValueError as unreadable:
-    if not str(unreadable).startswith("A dask config file"):  # of the user's own
-        raise
-    said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
-    # Luigi's command, which imports the module of tasks, would show a traceback.
-    raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None
+from espo_luigi.jobs.resources import parse_size, render_size
 
 # The group of tasks that start at any time.
 NO_GROUP = ""
@@ -183,4 +172,4 @@ def _more(count: int) -> str:
 def scratch_limit() -> int | None:
     """Return ``[espo] scratch_limit`` in bytes; None if it is empty."""
     text = settings().scratch_limit
-    return int(parsed("luigi.cfg, [espo]", "scratch_limit", text, parse_bytes)) if text else None
+    return int(parsed("luigi.cfg, [espo]", "scratch_limit", text, parse_size)) if text else None

@@ -9,7 +9,7 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +23,25 @@ from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import BegunTask, board
-from espo_luigi.driver.engines import engine
-from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
+from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, parameter_of, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.task_classes import check_class, check_names, check_values, has_job, hashable, own_resources
+from espo_luigi.driver.task_classes import (
+    check_class,
+    check_dask,
+    check_names,
+    check_values,
+    has_job,
+    hashable,
+    own_resources,
+)
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
+from espo_luigi.jobs.keys import WHOLE, keys_of
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
 
-_DESCRIPTIONS = {
-    "n_workers": "Dask workers of the job",
-    "cpus_per_task": "CPUs of the job, a multiple of n_workers",
-    "memory": "memory of the job, such as 60GB",
-    "time": "time limit, such as 2:00:00 or 90 (minutes)",
-}
-RESOURCE_NAMES = tuple(_DESCRIPTIONS)
+RESOURCE_NAMES = tuple(keys_of(Resources))
+# What a Dask session imports late.
+DASKS_MODULES = ("dask.array", "distributed.http.scheduler.info", "distributed.http.worker")
 # The parameters about Dask's workers and their jobs.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
 # Seconds between two messages to luigid about a job's progress, for each job in flight: 50 messages a second.
@@ -71,12 +75,8 @@ class SlurmTask(KnownParameters, luigi.Task):
     # How many values of 4 bytes the outputs have for each unit of `work_size` (in ESPO-G: for each cell, day and
     # variable), at most; 0: hardly any.
     values_in_outputs: ClassVar[float] = 0.0
-    # Modules that the local engine imports before it forks jobs; here those that a Dask session imports late.
-    preload: ClassVar[tuple[str, ...]] = (
-        "dask.array",
-        "distributed.http.scheduler.info",
-        "distributed.http.worker",
-    )
+    # Modules that the local engine and pilots import before they fork jobs, besides `DASKS_MODULES`.
+    preload: ClassVar[tuple[str, ...]] = ()
 
     n_workers = luigi.IntParameter(default=1, significant=False)
     cpus_per_task = luigi.IntParameter(default=1, significant=False)
@@ -99,13 +99,11 @@ class SlurmTask(KnownParameters, luigi.Task):
         check_names(cls, SlurmTask)
         # Heirs have these defaults as well.
         cls.resources_default = replace(cls.resources_default, **own_resources(cls, SlurmTask, RESOURCE_NAMES))
-        for name in RESOURCE_NAMES:
-            # For Resources(time=90) as well, luigi.cfg may have 2:00:00.
+        for name, key in keys_of(Resources).items():
             default: Any = getattr(cls.resources_default, name)
-            kind: Any = luigi.IntParameter
-            if name in ("memory", "time"):
-                default, kind = str(default), luigi.Parameter
-            give_parameter(cls, name, kind(default=default, significant=False, description=_DESCRIPTIONS[name]))
+            # For Resources(time=90) as well, luigi.cfg may have 2:00:00.
+            default = default if key.kind is WHOLE else str(default)
+            give_parameter(cls, name, parameter_of(key, default, significant=False))
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -176,6 +174,8 @@ class SlurmTask(KnownParameters, luigi.Task):
         check_class(type(self), SlurmTask, settings().engine)
         if is_job:
             check_values(self)
+            if self.uses_dask:
+                check_dask(self.get_task_family())
         self.allocation.check(self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:
@@ -222,6 +222,10 @@ class SlurmTask(KnownParameters, luigi.Task):
         """
         return []
 
+    def publishing(self) -> AbstractContextManager[Callable[[], Mapping[str, int]]]:
+        """Return a context around all of the job's work. Its value counts the blocks of outputs for heartbeats."""
+        return nullcontext(dict)
+
     def guarded(self) -> AbstractContextManager[None]:
         """Return the context of `work` in its job. If it raises `InputChangedError`, the task is tried again."""
         return nullcontext()
@@ -252,6 +256,9 @@ class SlurmTask(KnownParameters, luigi.Task):
                 f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
                 "espo_luigi.install() where your tasks are defined"
             )
+        # Jobs import this module, and no engine.
+        from espo_luigi.driver.engines import engine
+
         chosen = engine(settings().engine)
         order = chosen.fitted(self.order())
         given, heartbeat = order.resources, str(order.files.heartbeat)
@@ -267,6 +274,8 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def on_kill(self) -> None:
         """End this task's job, which takes longer than Luigi lets it; the run goes on."""
+        from espo_luigi.driver.engines import engine
+
         engine(settings().engine).cancel(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
@@ -289,17 +298,18 @@ class SlurmTask(KnownParameters, luigi.Task):
             settings={**_sections_for(self), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),
             options=section().options_of(of_rule, options) if section else JobOptions(),
-            preload=self.preload,
+            preload=(*(DASKS_MODULES if self.uses_dask else ()), *self.preload),
             size=self.work_size(),
             is_complete=self.complete,
             on_progress=self._show,
         )
         kind = self.cluster if self.uses_dask and "cluster" in ours else ""
         worker_jobs = self.worker_jobs if "worker_jobs" in ours else {}
-        # Jobs whose tasks need no pydantic do without its import, a tenth of a second.
+        if section is None or not (kind or getattr(order.options, "nodes", None)):
+            return order
         from espo_luigi.driver.settings.worker_jobs import with_cluster
 
-        return with_cluster(order, section() if section else None, kind, worker_jobs)
+        return with_cluster(order, section(), kind, worker_jobs)
 
     def _show(self, progress: Progress) -> None:
         """Show on the board and on Luigi's page where the job stands; limits mere progress to 50 messages a second."""
@@ -317,7 +327,7 @@ class SlurmTask(KnownParameters, luigi.Task):
             self.set_tracking_url(progress.dashboard)
 
 
-add_options(SlurmTask, OPTION_NAMES)
+add_options(SlurmTask)
 
 
 def without_effect(tasks: Iterable[SlurmTask]) -> list[str]:

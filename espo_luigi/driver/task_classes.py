@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 from collections.abc import Iterable
 from contextlib import suppress
@@ -107,6 +108,17 @@ def check_class(task: Any, base: Any, engine_name: str) -> None:
             f"{family} overrides `run`, which the driver calls: with engine = {engine_name}, its work would not run "
             "in a job. Call the method `work`; a task that is meant for the driver has luigi.Task as its base"
         )
+
+
+@functools.cache
+def check_dask(family: str) -> None:
+    """Raise an `EspoError` if the Dask session of a task cannot be had: not installed, or with damaged settings."""
+    if missing := [name for name in ("dask", "distributed", "cryptography") if importlib.util.find_spec(name) is None]:
+        raise SubmissionError(
+            f"{family}: its work runs in a Dask session, and {', '.join(missing)} is not installed here: run "
+            f"`pip install {' '.join(missing)}`, or write `uses_dask = False` into the class"
+        )
+    importlib.import_module("espo_luigi.jobs.dask.imported")
 
 
 def check_values(task: luigi.Task) -> None:

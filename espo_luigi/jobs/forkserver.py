@@ -27,9 +27,8 @@ from typing import Any
 
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import lives, open_own, process_room, process_start
-from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
-from espo_luigi.machine import end_with
+from espo_luigi.machine import end_with, limit_thread_pools
 
 # How often it is looked whether a job lives that lost its server.
 _LOOK_SECONDS = 0.2

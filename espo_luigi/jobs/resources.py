@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 from espo_luigi.errors import SizingError
+from espo_luigi.jobs.keys import NAMES, TABLE, WHOLE, Kind, as_text, key, keys_of
 
 # For jobs whose rule and site set no value.
 DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
@@ -18,6 +19,7 @@ _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 MIB, GIB = 2**20, 2**30
 _UNITS = {"": MIB, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE)
 
 
 def parse_memory(text: str | int) -> int:
@@ -41,6 +43,19 @@ def parse_time(text: str | int) -> int:
     if total == 0:
         raise SizingError(f"time = {text!r} is no time at all; expected at least 1 (minute)")
     return total
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size on a disk: ``20TB`` is 20 x 10^12, ``20TiB`` 20 x 2^40, a bare number bytes."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise SizingError(f"{text!r} is not a size; expected for example 20TB, 500GB or 1.5TiB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** (" KMGTP".index(match[2].upper() or " ")))
+
+
+# The kinds of amounts, which are written in Slurm's notation.
+MEMORY = Kind("memory", lambda value: parse_memory(as_text(value)))
+TIME = Kind("time", lambda value: parse_time(as_text(value)))
 
 
 def render_memory(n_bytes: int) -> str:
@@ -98,10 +113,10 @@ class Resources:
         an hour.
     """
 
-    n_workers: int = 1
-    cpus_per_task: int = 1
-    memory: str | int = ""
-    time: str | int = ""
+    n_workers: int = key(1, "Dask workers of the job", WHOLE)
+    cpus_per_task: int = key(1, "CPUs of the job, a multiple of n_workers", WHOLE)
+    memory: str | int = key("", "memory of the job, such as 60GB", MEMORY)
+    time: str | int = key("", "time limit, such as 2:00:00 or 90 (minutes)", TIME)
 
     def as_text(self) -> dict[str, str]:
         """Return the values by their names."""
@@ -181,34 +196,41 @@ class JobOptions:
     in ``ESPO_NODE_SCRATCH``.
     """
 
-    exclude: tuple[str, ...] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
-    setup: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    scratch: str | None = None
-    python: str = ""
+    exclude: tuple[str, ...] = key((), "nodes on which no job may run, such as n[1-3],m1", NAMES)
+    extra: Mapping[str, str] = key({}, 'further directives, {"reservation": "maintenance"}', TABLE)
+    setup: str = key("", "bash lines before the work: module load …, source …/activate")
+    environment: Mapping[str, str] = key({}, "variables of the job's environment", TABLE)
+    scratch: str | None = key(None, "fast folder on the node")
+    python: str = key("", "Python of the jobs, such as python: the one that setup activates; empty: the driver's")
 
 
 @dataclass(frozen=True)
 class PackOptions(JobOptions):
     """The options that make several tasks of a rule one submission; `bundles.Bundling` reads them."""
 
-    pack: str | None = None
-    bundle: str | None = None
-    pack_at_once: str | None = None
-    pack_per_step: str | None = None
-    step_options: Mapping[str, str] = field(default_factory=dict)
+    pack: str | None = key(None, "most tasks of one submission, a bundle; empty: 1")
+    bundle: str | None = key(
+        None, "what a bundle is: pilot (the default), array or steps (the default if an option of steps is given)"
+    )
+    pack_at_once: str | None = key(
+        None, "members of a bundle that run at once; empty: of steps all, of a pilot 1, of an array any number"
+    )
+    pack_per_step: str | None = key(None, "members of a bundle that share a step; empty: 1")
+    step_options: Mapping[str, str] = key({}, 'options of each step of a bundle, {"overlap": ""}', TABLE)
 
 
 # The kinds of `bundle`: see `bundles`.
 STEPS, ARRAY, PILOT = "steps", "array", "pilot"
 
-PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
-# The options that are lists, and those that map names to values; all other options are text.
-LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
-TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
+
+def names_of(options: type[JobOptions], kind: Kind) -> tuple[str, ...]:
+    """Return the names of a scheduler's options whose values are of a kind."""
+    return tuple(name for name, one in keys_of(options).items() if one.kind is kind)
 
 
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
     """Return the names of the options that only this scheduler has."""
-    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)
+    return tuple(name for name in keys_of(kind) if name not in keys_of(JobOptions))
+
+
+PACKING = own_names(PackOptions)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espo_luigi.jobs.resources import JobOptions, Resources, said_memory, said_time
+from espo_luigi.jobs.keys import FOLDER, NAMES, NUMBER, TABLE, WHOLE, key, table_of
+from espo_luigi.jobs.resources import MEMORY, TIME, JobOptions, Resources, said_memory, said_time
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
@@ -23,17 +24,25 @@ _WARNING_SECONDS = 60
 class Site:
     """A site's rules, and the place that they come from (`[slurm] profile = narval`).
 
-    `limits` are the most `memory` (bytes), `cpus` and `time` (minutes) of a job, `jobs` of a user at once, and `steps`
-    of a job. `needs` maps the options that each user has to give to an example. `grace` maps patterns of partitions to
-    the seconds between SIGTERM and the end of a preempted job. `not_for_workers` maps options to patterns of values
-    that the jobs of Dask's workers must not have.
+    Limits of memory are in bytes, those of time in minutes.
     """
 
     where: str = ""
-    limits: Mapping[str, int] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
-    grace: Mapping[str, int] = field(default_factory=dict)
-    not_for_workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limits: Mapping[str, int] = key(
+        {},
+        "the most `memory`, `cpus`, `time` and `steps` of a job, and `jobs` at once. More is refused before anything "
+        "is submitted; retries stop there. Without `max_jobs`, `jobs` takes its place",
+        table_of({"cpus": WHOLE, "jobs": WHOLE, "memory": MEMORY, "steps": WHOLE, "time": TIME}),
+    )
+    needs: Mapping[str, str] = key(
+        {}, "options that each user has to give, with an example. `SBATCH_ACCOUNT` and the like count", TABLE
+    )
+    grace: Mapping[str, int] = key(
+        {}, "seconds between SIGTERM and the end of a preempted job, by pattern of partition", table_of(WHOLE)
+    )
+    not_for_workers: Mapping[str, tuple[str, ...]] = key(
+        {}, 'values that jobs of Dask\'s workers may not have: `{partition: "gpu*,hpc*"}`', table_of(NAMES)
+    )
 
     def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: int) -> list[str]:
         """Return a sentence about each amount above its limit; `called` maps amounts to options of different names."""
@@ -78,9 +87,9 @@ class Patience:
     """How long, in seconds, the driver waits for different things, and why so long."""
 
     # A network file system shows a new file after a minute at most, which its caches last.
-    latency_wait: float = 60.0
+    latency_wait: float = key(60.0, "seconds until all nodes see a new file", NUMBER)
     # A job that the answers lack counts as gone after that: a restarted controller lists all in a few minutes.
-    absent_after: float = 300.0
+    absent_after: float = key(300.0, "seconds until an unknown job is lost", NUMBER)
     # A submission that gave no id may still reach the scheduler; then its job is listed by its name.
     settle: float = 15.0
     # A refusal may pass whose words are unknown.
@@ -116,32 +125,51 @@ class BatchSettings:
     """How jobs go to a scheduler; times in seconds.
 
     `workdir` is the run's folder. Jobs start in `start_dir`, and log to ``{log_dir}/{rule}/``. The command `work`,
-    Python first, carries out an order file. A job asks for `node_cpus` and `node_memory_bytes` at most. A job that
-    exceeds the `site`'s limits is refused. `retries` are further attempts after a charged cause (`policy.CAUSES`),
-    `max_uncharged` further submissions in a row after an uncharged one. Memory and time grow up to the caps. A job
-    without a heartbeat for `stall_timeout_seconds` counts as hanging. A command of the scheduler may take
-    `command_seconds`.
+    Python first, carries out an order file. A job that exceeds the `site`'s limits is refused. Charged and uncharged
+    causes are those of `policy.CAUSES`. A command of the scheduler may take `command_seconds`.
     """
 
     workdir: Path = Path()
     start_dir: Path = Path()
-    log_dir: Path = Path()
+    log_dir: Path = key(Path(), "folder of the jobs' logs", FOLDER)
     work: tuple[str, ...] = ()
     site: Site = field(default_factory=Site)
-    node_cpus: int | None = None
-    node_memory_bytes: int | None = None
-    retries: int = 2
-    max_uncharged: int = 20
-    memory_cap_bytes: int | None = None
-    time_cap_minutes: int | None = None
-    stall_timeout_seconds: float | None = 1800.0
-    max_jobs: int = 500
-    poll_seconds: float = 10.0
-    result_seconds: float = 10.0
-    beat_seconds: float = 30.0
+    node_cpus: int | None = key(
+        None, "most CPUs of a job, where nodes are small; 0: as the rule says", WHOLE, is_optional=True
+    )
+    node_memory_bytes: int | None = key(
+        None,
+        "most memory of a job, such as 180GB; empty: as the rule says",
+        MEMORY,
+        name="node_memory",
+        is_optional=True,
+    )
+    retries: int = key(
+        2, "further attempts after too little memory or time, a stall, a lost job or a failed file system", WHOLE
+    )
+    max_uncharged: int = key(
+        20, "further submissions in a row that count as no attempt, as after a failed node or a preemption", WHOLE
+    )
+    memory_cap_bytes: int | None = key(
+        None, "most memory of a retry, such as 500GB; empty: no limit", MEMORY, name="memory_cap", is_optional=True
+    )
+    time_cap_minutes: int | None = key(
+        None, "longest time of a retry, such as 2-00:00:00; empty: no limit", TIME, name="time_cap", is_optional=True
+    )
+    stall_timeout_seconds: float | None = key(
+        1800,
+        "seconds without heartbeat after which a job is taken for hanging; 0: never",
+        WHOLE,
+        name="stall_timeout",
+        is_optional=True,
+    )
+    max_jobs: int = key(500, "jobs in flight at once", WHOLE)
+    poll_seconds: float = key(10.0, "between two looks at squeue, qstat", NUMBER)
+    result_seconds: float = key(10.0, "between two looks at results", NUMBER)
+    beat_seconds: float = key(30.0, "between a job's signs of life", NUMBER, name="heartbeat_seconds")
     command_seconds: float = 60.0
-    max_status_per_second: float = 1.0
-    max_submit_per_second: float = 10.0
+    max_status_per_second: float = key(1.0, "most queries (squeue, sacct, qstat, qacct) a second", NUMBER)
+    max_submit_per_second: float = key(10.0, "most calls of sbatch or qsub a second", NUMBER)
     patience: Patience = field(default_factory=Patience)
 
     @property

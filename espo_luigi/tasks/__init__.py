@@ -26,6 +26,7 @@ the state of outputs (`staleness`). Commands use `make`, `clean` and `publish`.
 
 # `as` tells type checkers that a name belongs to this module, too.
 from espo_luigi.driver.install import install
+from espo_luigi.jobs.dask import imported as imported
 from espo_luigi.jobs.resources import Resources as Resources
 from espo_luigi.tasks.adjustment import Adjust as Adjust
 from espo_luigi.tasks.adjustment import Train as Train

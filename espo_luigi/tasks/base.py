@@ -19,9 +19,10 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.task import DASKS_MODULES, SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
+from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.science.quality import is_flags
 from espo_luigi.store.inventory import read_inventory, size_bytes
@@ -115,7 +116,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     # Modules that jobs import, some of them only when they start: a forked job finds them imported.
     preload: ClassVar[tuple[str, ...]] = (
-        *SlurmTask.preload,
+        *DASKS_MODULES,
         "espo_luigi.methods.dqm.quantile_mapping",
         "espo_luigi.store.archive",
         "espo_luigi.store.link",
@@ -363,6 +364,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
         )
 
     # The work, in the job.
+
+    @contextmanager
+    def publishing(self) -> Iterator[Callable[[], Mapping[str, int]]]:
+        """Let the job publish only while it has its claim.
+
+        A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
+        work: it takes over the blocks that earlier starts have left.
+        """
+        with store.Publication(claim=check_claim).in_force() as publication:
+            yield publication.blocks
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

@@ -24,7 +24,8 @@ def blocks_of(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (EXTEND / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-(CODE,), (COMMANDS,) = blocks_of("slurm-task.md", "python"), blocks_of("slurm-task.md", "sh")
+CODE, WITH_DASK = blocks_of("slurm-task.md", "python")
+INSTALL, COMMANDS = blocks_of("slurm-task.md", "sh")
 RUN, SCIENCE, OPENING, CLUSTER = blocks_of("python.md", "python")
 
 
@@ -41,21 +42,22 @@ def shell(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, code: str, task: str = "Square") -> subprocess.CompletedProcess[str]:
     (folder / "squares.py").write_text(code)
-    return shell(folder, COMMANDS)
+    return shell(folder, COMMANDS.replace("Square", task))
 
 
-def test_the_documented_task_runs_alone_with_the_local_scheduler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["Square", "DaskSquare"])
+def test_the_documented_task_runs_alone_with_the_local_scheduler(task: str, tmp_path: Path) -> None:
     assert "climate" not in CODE and "espo_luigi.tasks" not in CODE
-    done = run(tmp_path, CODE)
+    done = run(tmp_path, CODE + WITH_DASK, task)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "square-100.txt").read_text() == str(sum(i * i for i in range(100)))
-    assert "Square n=100 done" in done.stderr
+    assert f"{task} n=100 done" in done.stderr
 
 
 def test_without_a_luigi_cfg_a_failure_still_has_its_exit_code(tmp_path: Path) -> None:
-    done = run(tmp_path, CODE.replace("dask.array.arange", "dask.array.no_such_function"))
+    done = run(tmp_path, CODE.replace("sum(", "no_such_function("))
     assert done.returncode == 30
     assert "no_such_function" in done.stderr
 

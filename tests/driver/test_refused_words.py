@@ -5,11 +5,10 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from espo_luigi.driver import scratch
+from espo_luigi.jobs.dask import imported
 
 LUIGI = str(Path(sys.executable).parent / "luigi")
 
@@ -43,7 +42,7 @@ def test_a_damaged_file_of_the_users_own_settings_of_dask_is_named(tmp_path: Pat
     (tmp_path / "mine.yaml").write_text("distributed:\n  worker: {memory: [unclosed\n")
     environ = {**os.environ, "DASK_CONFIG": str(tmp_path)}
     done = subprocess.run(
-        [LUIGI, "--module", "toy_tasks", "Echo", "--text", "x", "--local-scheduler"],
+        [LUIGI, "--module", "toy_tasks", "Count", "--n", "1", "--folder", ".", "--local-scheduler"],
         env=environ,
         cwd=tmp_path,
         capture_output=True,
@@ -56,10 +55,11 @@ def test_a_damaged_file_of_the_users_own_settings_of_dask_is_named(tmp_path: Pat
 
 
 def test_another_error_of_dask_is_not_taken_for_a_file_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(ModuleType):
-        def __getattr__(self, name: str) -> object:
+    class Broken:
+        def find_spec(self, *_: object) -> None:
             raise ValueError("an installation of parts that do not fit")
 
-    monkeypatch.setitem(sys.modules, "dask.utils", Broken("dask.utils"))
+    monkeypatch.delitem(sys.modules, "dask")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(ValueError, match="an installation of parts that do not fit"):
-        runpy.run_path(scratch.__file__)
+        runpy.run_path(imported.__file__)

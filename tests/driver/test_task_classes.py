@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import functools
+import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from luigi.parameter import ParameterVisibility
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.task import RESOURCE_NAMES
-from espo_luigi.driver.task_classes import has_job
+from espo_luigi.driver.task_classes import check_dask, has_job
 from espo_luigi.errors import SubmissionError
 from espo_luigi.tasks.base import EspoTask
 
@@ -249,3 +250,9 @@ def test_any_value_is_the_same_in_the_job_or_refused(kind: Any, values: st.Searc
         assert repr(in_job.value) == repr(of_driver.value)
 
     is_the_same_or_refused()
+
+
+def test_a_dask_session_without_dask_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "distributed" else name)
+    with pytest.raises(SubmissionError, match=r"Mine: .* distributed is not installed here: run `pip install distribu"):
+        check_dask("Mine")

@@ -1,6 +1,7 @@
 """Amounts in Slurm's notations, and contradictory requests."""
 
 import pytest
+from dask.utils import parse_bytes
 
 from espo_luigi.errors import SizingError
 from espo_luigi.jobs.resources import (
@@ -8,6 +9,7 @@ from espo_luigi.jobs.resources import (
     Resources,
     headroom,
     parse_memory,
+    parse_size,
     parse_time,
     render_memory,
 )
@@ -124,3 +126,14 @@ def test_a_request_is_cut_to_the_machine_and_still_shared_equally() -> None:
     assert Resources(3, 12, "60GB", "2:00:00").fitted(8, 16 * GIB) == Resources(3, 6, 16 * GIB, "2:00:00")
     assert Resources(8, 8, "4GB").fitted(2, 16 * GIB) == Resources(2, 2, 4 * GIB)
     assert Resources(1, 1, "60GB").fitted(8, 16 * GIB) == Resources(1, 1, 16 * GIB)
+
+
+@pytest.mark.parametrize("text", ["20TB", "500 GB", "1.5TiB", "5kB", "1e6", "123", "20 tb", "3MiB", "7G", "2PB", "9 B"])
+def test_a_size_on_a_disk_is_as_many_bytes_as_for_dask(text: str) -> None:
+    assert parse_size(text) == parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["lots", "5 apples", "-1GB", "", "GB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(SizingError, match="is not a size; expected for example 20TB"):
+        parse_size(text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import xarray as xr
 from luigi.task import flatten
 
 from espo_luigi import Resources, SlurmTask, install
-from espo_luigi.store import Marker, join_stores, open_store, pack, unchanged, write_store
+from espo_luigi.jobs.node.claim import check_claim
+from espo_luigi.store import Marker, Publication, join_stores, open_store, pack, unchanged, write_store
 from espo_luigi.tasks.ports import ZarrTarget
 
 install()
@@ -35,6 +36,11 @@ class Stored(SlurmTask):
     def output(self) -> ZarrTarget:
         name = f"{type(self).__name__}-{self.n}{self.suffix}"
         return ZarrTarget(Path(str(self.folder)) / "products" / name, type(self).__name__, {"n": str(self.n)})
+
+    @contextmanager
+    def publishing(self) -> Iterator[Callable[[], Mapping[str, int]]]:
+        with Publication(claim=check_claim).in_force() as publication:
+            yield publication.blocks
 
     def guarded(self) -> AbstractContextManager[Any]:
         return unchanged([target.path for target in flatten(self.input())])

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import luigi
@@ -15,7 +17,8 @@ from luigi.execution_summary import LuigiRunResult
 from espo_luigi import Resources, SlurmTask, install
 from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.errors import InputChangedError
-from espo_luigi.store.publish import written_aside
+from espo_luigi.jobs.node.claim import check_claim
+from espo_luigi.store.publish import Publication, written_aside
 
 install()
 
@@ -377,6 +380,11 @@ class Blocks(Count):
     """Write a store of `n` blocks, a tenth of a second each, and a line for each that is computed."""
 
     file_name = "blocks-{}.zarr"
+
+    @contextmanager
+    def publishing(self) -> Iterator[Callable[[], Mapping[str, int]]]:
+        with Publication(claim=check_claim).in_force() as publication:
+            yield publication.blocks
 
     def work(self) -> None:
         import dask.array

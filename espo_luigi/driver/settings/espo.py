@@ -15,10 +15,10 @@ from configparser import InterpolationError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import luigi
-from luigi import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, Parameter
+from luigi import BoolParameter, ChoiceParameter, DictParameter, FloatParameter, IntParameter, Parameter
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.interface import core
@@ -26,9 +26,10 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.errors import ALIKE, FORMER_RULES, ConfigurationError, SizingError, nearest, problems_in, unknown
 from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
-from espo_luigi.jobs.resources import parse_memory, parse_time
+from espo_luigi.jobs.keys import ANYTHING, FLAG, NUMBER, WHOLE, Key, key, keys_of, one_of, table_of
+from espo_luigi.jobs.resources import MEMORY, TIME
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.settings import STATE_FOLDER, Site
+from espo_luigi.jobs.settings import STATE_FOLDER, BatchSettings, Patience, Site
 
 logger = logging.getLogger(__name__)
 
@@ -48,28 +49,35 @@ def give_parameter(owner: type, name: str, parameter: Any) -> None:
         setattr(owner, name, parameter)
 
 
+# A boolean with a value on the command line, too.
+flag = functools.partial(BoolParameter, parsing=BoolParameter.EXPLICIT_PARSING)
+
+
+def parameter_of(declared: Key, default: Any, *, significant: bool = True) -> Any:
+    """Return Luigi's parameter of a key. Amounts stay text, because messages quote them."""
+    kind, common = declared.kind, dict[str, Any](significant=significant, description=declared.help)
+    if kind is FLAG:
+        return flag(default=default, **common)
+    if kind.choices:
+        return ChoiceParameter(choices=list(kind.choices), default=default, **common)
+    if kind.entries is not None:
+        return DictParameter(default=default or {}, **common)
+    if kind is WHOLE:
+        return IntParameter(default=default or 0, **common)
+    if kind is NUMBER:
+        return FloatParameter(default=default or 0.0, **common)
+    return Parameter(default=default or "", **common)
+
+
+def give_parameters(owner: type, keys: Mapping[str, Key], **defaults: Any) -> None:
+    """Give a class of Luigi's a parameter for each key that it lacks, with the keys' defaults where none are given."""
+    for name, declared in keys.items():
+        give_parameter(owner, name, parameter_of(declared, defaults.get(name, declared.default)))
+
+
 def choices_of(parameter: Any) -> list[str]:
     """Return the values that a parameter of choices takes; none for other parameters."""
     return sorted(map(str, getattr(parameter, "_choices", ())))
-
-
-# Amounts that are checked but kept as text, because messages quote them.
-AMOUNTS: Mapping[str, Callable[[str], int]] = {
-    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
-    **dict.fromkeys(("time", "time_cap"), parse_time),
-}
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The values of a profile and of the profiles that it extends.
-
-    `options` are options of jobs, `settings` are parameters of the section of luigi.cfg.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    site: Site = field(default_factory=Site)
 
 
 def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
@@ -78,6 +86,41 @@ def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any
         return parse(text)
     except (ValueError, SizingError) as error:
         raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
+
+
+_SECTION_AMOUNT = (
+    "{} of `espo shell`, `espo submit`, sessions, and tasks of your own without any; each rule of ESPO has its own: {}"
+)
+
+
+@dataclass(frozen=True)
+class DriversKeys:
+    """The keys of a scheduler's section that only the driver reads."""
+
+    profile: str = key("", "name (`espo profiles`) or YAML file of this cluster's values of all that is below")
+    memory: str = key("", _SECTION_AMOUNT.format("memory", "`[Train] memory`"), MEMORY)
+    time: str = key("", _SECTION_AMOUNT.format("time limit", "`[Train] time`"), TIME)
+    worker_jobs: Mapping[str, Any] = key(
+        {}, 'of cluster = jobqueue, such as {"walltime": "2:00:00"}', table_of(ANYTHING)
+    )
+    on_sigterm: str = key("detach", "what becomes of the jobs if the driver is terminated", one_of("detach", "cancel"))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The values of a profile and of the profiles that it extends.
+
+    `options` are options of jobs, `settings` are the other keys of the section of luigi.cfg.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    site: Site = field(default_factory=Site)
+
+
+def settings_keys() -> Mapping[str, Key]:
+    """Return the keys of any scheduler's section that are no options of jobs."""
+    return keys_of(DriversKeys, BatchSettings, Patience)
 
 
 class KnownParameters:
@@ -110,6 +153,11 @@ class Settings(KnownParameters, luigi.Config):
         """Return the names of the parameters that luigi.cfg or the command line sets."""
         return _read(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))[1]
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the value of a key."""
+
 
 @functools.lru_cache(maxsize=64)
 def _read(kind: type[Settings], parser: Any, section: Section) -> tuple[list[tuple[str, Any]], frozenset[str]]:
@@ -118,41 +166,39 @@ def _read(kind: type[Settings], parser: Any, section: Section) -> tuple[list[tup
     return list(kind.completed(values, given).items()), given
 
 
-# A boolean with a value on the command line, too.
-flag = functools.partial(BoolParameter, parsing=BoolParameter.EXPLICIT_PARSING)
+@dataclass(frozen=True)
+class EspoKeys:
+    """The keys of ``[espo]``."""
+
+    engine: str = key("local", "where the tasks' work runs", one_of("local", "allocation", *SCHEDULERS))
+    workdir: str = key("espo-work", "folder of the run's job files, logs and records")
+    local_cpus: int = key(0, "CPUs that the local engine may use; 0: all of this machine's", WHOLE)
+    local_memory: str = key(
+        "", "memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's", MEMORY
+    )
+    scratch_limit: str = key(
+        "",
+        "most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once waits; empty: "
+        "no limit",
+    )
+    allow_login_host: bool = key(False, "run the local engine on a login host all the same", FLAG)
+    live: bool = key(True, "show the run as a table in the terminal, where there is one", FLAG)
+    notify: str = key("", "command that gets how the run ended on its standard input, such as mail -s ESPO me")
+    watts_per_cpu: float = key(
+        WATTS_PER_CPU,
+        "power of a CPU in W, for the estimate of energy where the scheduler measures none; the default is that of an "
+        "unknown core in Green Algorithms (doi:10.1002/advs.202100707)",
+        NUMBER,
+    )
+    grams_per_kwh: float = key(0.0, "CO2 that a kWh emits at your site, in g; 0: no CO2 is shown", NUMBER)
+    dashboard: bool = key(False, "start Dask's dashboard in each job; needs the extra `dashboard`", FLAG)
 
 
 class espo(Settings):
     """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
 
-    engine = ChoiceParameter(
-        choices=["local", "allocation", *SCHEDULERS], default="local", description="where the tasks' work runs"
-    )
-    workdir = Parameter(default="espo-work", description="folder of the run's job files, logs and records")
-    local_cpus = IntParameter(default=0, description="CPUs that the local engine may use; 0: all of this machine's")
-    local_memory = Parameter(
-        default="",
-        description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
-    )
-    scratch_limit = Parameter(
-        default="",
-        description="most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once "
-        "waits; empty: no limit",
-    )
-    allow_login_host = flag(default=False, description="run the local engine on a login host all the same")
-    live = flag(default=True, description="show the run as a table in the terminal, where there is one")
-    notify = Parameter(
-        default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
-    )
-    watts_per_cpu = FloatParameter(
-        default=WATTS_PER_CPU,
-        description="power of a CPU in W, for the estimate of energy where the scheduler measures none; the default is "
-        "that of an unknown core in Green Algorithms (doi:10.1002/advs.202100707)",
-    )
-    grams_per_kwh = FloatParameter(
-        default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
-    )
-    dashboard = flag(default=False, description="start Dask's dashboard in each job; needs the extra `dashboard`")
+
+give_parameters(espo, keys_of(EspoKeys))
 
 
 def settings() -> espo:

@@ -2,24 +2,22 @@
 
 The names are dask-jobqueue's (`cores`, `processes`, `memory`, `walltime`, `resource_spec`, `job_extra`, …), and those
 of the scheduler's own options. All raise a `ConfigurationError`, whose message begins with `where`, for a wrong name or
-value. Like `profile`, only drivers import this module.
+value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import BeforeValidator, NonNegativeInt, create_model
+from typing import Any
 
 from espo_luigi.driver.settings.espo import state_dir
-from espo_luigi.driver.settings.profile import Memory, Minutes, Strict, Text, layered, options_model
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
-from espo_luigi.jobs.dask import Directive, WorkerJobs, read_directive, read_resources
+from espo_luigi.jobs.dask import Directive, WorkerJobs, WorkerTable, read_directive, read_resources
+from espo_luigi.jobs.keys import keys_of, layered
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -28,62 +26,7 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 _FOR_ANY_PARTITION = ("account", "project", "setup", "environment", "python", "scratch", "exclude")
 
 
-def _lines(value: Any) -> Any:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping) or not isinstance(value, Sequence):
-        raise ValueError("expected a list such as ['--reservation=name']")
-    return list(value)
-
-
-_Lines = Annotated[list[Text], BeforeValidator(_lines)]
-
-
-class Entry(NamedTuple):
-    """An entry of `worker_jobs`: the kind of its value, its default in words, and what it does."""
-
-    kind: Any
-    default: str
-    meaning: str
-
-
-# Beside these, a table takes any option of its scheduler.
-ENTRIES: Mapping[str, Entry] = {
-    "jobs": Entry(NonNegativeInt, "the rule's `n_workers`", "the number of jobs (`scale(jobs=10)`)"),
-    "n": Entry(NonNegativeInt, "", "in its place, the number of Dask workers (`scale(n=10)`)"),
-    "minimum_jobs": Entry(NonNegativeInt, "0", "with `maximum_jobs`: the fewest jobs"),
-    "maximum_jobs": Entry(NonNegativeInt, "", "adaptive: as many jobs as there is work for, at most this number"),
-    "cores": Entry(NonNegativeInt, "the share of the rule's CPUs", "the CPUs of each job that Dask uses"),
-    "memory": Entry(Memory, "the share of the rule's memory", "the memory of each job that Dask uses"),
-    "walltime": Entry(Minutes, "the rule's `time`", "the time limit of each job"),
-    "processes": Entry(NonNegativeInt, "1", "Dask workers of a job, which share its cores and memory equally"),
-    "job_cpu": Entry(NonNegativeInt, "`cores`", "the CPUs that each job asks for, if it needs more than Dask uses"),
-    "job_mem": Entry(Memory, "`memory`", "the memory that each job asks for, if it needs more than Dask uses"),
-    "queue": Entry(Text, "the rule's", "the partition or queue"),
-    "virtual_env": Entry(Text, "", "the environment whose `bin/python` the workers run"),
-    "resource_spec": Entry(
-        Text, "", 'Grid Engine\'s `-l`: `"h_vmem=64G"` (not 64GB), of each slot unless `memory_per = job`'
-    ),
-    "job_extra": Entry(_Lines, "", 'further directives: `["--reservation=name"]`, `["-pe threaded 10"]`'),
-    "wait_for_workers": Entry(
-        Text, "0", 'the work starts when this number or percentage (`"50%"`) of the workers is there; 0: at once'
-    ),
-    "idle_timeout": Entry(Text, "", 'a session ends after this time without work (`"2 hours"`)'),
-    "death_timeout": Entry(
-        NonNegativeInt, str(WorkerJobs.death_timeout), "seconds after which a worker without a scheduler ends"
-    ),
-    "interface": Entry(Text, "", "the network interface, such as `ib0`"),
-    # These are of the job that holds Dask's scheduler, has one CPU, and mostly waits.
-    "scheduler_profile": Entry(Text, "", "a profile for the task's own job, with a partition for jobs that wait"),
-    "scheduler_memory": Entry(Text, "the scheduler profile's, else 4GB", "the memory of the task's own job"),
-    "scheduler_time": Entry(Text, "the scheduler profile's, else the rule's `time`", "the time of the task's own job"),
-}
-_FIELDS_OF_TABLE: Any = {name: (entry.kind, None) for name, entry in ENTRIES.items()}
-_Table = create_model("_Table", __base__=Strict, **_FIELDS_OF_TABLE)
-# How `WorkerJobs` calls amounts, and the values that it takes as they are.
-_FIELDS = {"memory": "memory_bytes", "job_mem": "job_mem_bytes", "walltime": "walltime_minutes"} | {
-    name: name for name in _Table.model_fields if name in WorkerJobs.__dataclass_fields__
-}
+WORKER_KEYS = keys_of(WorkerJobs, WorkerTable)
 
 
 def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,7 +38,7 @@ def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) ->
     of_profile = section.profile_called(section.profile).settings.get("worker_jobs", {})
     of_section = section.worker_jobs if "worker_jobs" in section.given() else {}
     layers = {f"[{name}] profile = {section.profile}": of_profile, f"[{name}] worker_jobs": of_section, **own}
-    return layered(options_model(section.options, _Table), layers)
+    return layered({**keys_of(section.options), **WORKER_KEYS}, layers)
 
 
 def workers_of(
@@ -114,7 +57,7 @@ def workers_of(
         "cores": resources.threads_per_worker,
         "memory_bytes": resources.memory_bytes // resources.n_workers // MIB * MIB,
         "walltime_minutes": resources.time_minutes,
-        **{name: table[key] for key, name in _FIELDS.items() if key in table},
+        **{one.field: table[name] for name, one in keys_of(WorkerJobs).items() if name in table},
     }
     chosen = asdict(options) | {name: table[name] for name in asdict(options) if name in table}
     if "virtual_env" in table:
@@ -151,13 +94,8 @@ def _take(asked: Directive, options: dict[str, Any], values: dict[str, Any]) -> 
     values |= {"job_mem_bytes": asked.memory_bytes // MIB * MIB * slots} if asked.memory_bytes else {}
 
 
-def with_cluster(order: JobOrder, section: BatchSection | None, kind: str, own: Mapping[str, Any]) -> JobOrder:
-    """Return the order of a rule whose Dask workers are not (all) in its job: in jobs of their own, or on more nodes.
-
-    The local engine's jobs always compute by themselves.
-    """
-    if section is None:
-        return order
+def with_cluster(order: JobOrder, section: BatchSection, kind: str, own: Mapping[str, Any]) -> JobOrder:
+    """Return the order of a rule whose Dask workers are in jobs of their own, or on several nodes."""
     nodes = getattr(order.options, "nodes", None)
     if kind == "allocation":
         if not hasattr(order.options, "nodes"):

@@ -13,22 +13,23 @@ import math
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs.dask.settings import THREAD_POOLS
+from espo_luigi.jobs.keys import NAMES, TEXT, WHOLE, Kind, as_text, key
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,
     DEFAULT_TIME,
     LEAST_WORKER_BYTES,
-    LISTS,
+    MEMORY,
     MIB,
-    TABLES,
+    TIME,
     JobOptions,
     headroom,
+    names_of,
     parse_memory,
     parse_time,
     said_memory,
@@ -38,6 +39,7 @@ from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import Site
+from espo_luigi.machine import THREAD_POOLS
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +51,41 @@ SETTINGS_NAME = "dask.yaml"
 GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
 
 
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping) or not isinstance(value, Sequence):
+        raise ValueError("expected a list such as ['--reservation=name']")
+    return [as_text(line) for line in value]
+
+
+@dataclass(frozen=True)
+class WorkerTable:
+    """The entries of `worker_jobs` that become options, or other entries of `WorkerJobs`."""
+
+    n: int = key(0, "in place of `jobs`, the number of Dask workers (`scale(n=10)`)", WHOLE)
+    queue: str = key("", "the partition or queue", said_default="the rule's")
+    virtual_env: str = key("", "the environment whose `bin/python` the workers run")
+    resource_spec: str = key(
+        "", 'Grid Engine\'s `-l`: `"h_vmem=64G"` (not 64GB), of each slot unless `memory_per = job`'
+    )
+    job_extra: tuple[str, ...] = key(
+        (), 'further directives: `["--reservation=name"]`, `["-pe threaded 10"]`', Kind("list", _lines)
+    )
+    # These are of the job that holds Dask's scheduler, has one CPU, and mostly waits.
+    scheduler_profile: str = key("", "a profile for the task's own job, with a partition for jobs that wait")
+    scheduler_memory: str = key(
+        "", "the memory of the task's own job", MEMORY, said_default="the scheduler profile's, else 4GB"
+    )
+    scheduler_time: str = key(
+        "", "the time of the task's own job", TIME, said_default="the scheduler profile's, else the rule's `time`"
+    )
+
+
 @dataclass(frozen=True)
 class WorkerJobs:
     """The jobs whose Dask workers compute for a task, or for a session without a task.
 
-    - Each of `jobs` asks for `cores` CPUs, `memory_bytes` and `walltime_minutes`. Its `processes`
-      workers share them equally.
-    - `job_cpu` and `job_mem_bytes` ask for more CPUs and memory than Dask uses.
-    - With `maximum_jobs`, Dask adapts the number of jobs to the work, but keeps at least `minimum_jobs`.
-    - The work begins once `wait_for_workers` workers are there, a number or a share (``50%``).
-    - A session without work ends after `idle_timeout`, a worker without a scheduler after `death_timeout` seconds.
-    - `interface` is the network interface, such as ``ib0``.
     - `folder` is on a file system that all nodes see; only its owner can read it.
     - `options` are the scheduler's options by their names.
     """
@@ -69,20 +95,39 @@ class WorkerJobs:
     log_pattern: str
     folder: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    jobs: int = 1
-    minimum_jobs: int = 0
-    maximum_jobs: int = 0
-    cores: int = 1
-    job_cpu: int = 0
-    processes: int = 1
-    memory_bytes: int = parse_memory(DEFAULT_MEMORY)
-    job_mem_bytes: int = 0
+    jobs: int = key(1, "the number of jobs (`scale(jobs=10)`)", WHOLE, said_default="the rule's `n_workers`")
+    minimum_jobs: int = key(0, "with `maximum_jobs`: the fewest jobs", WHOLE)
+    maximum_jobs: int = key(0, "adaptive: as many jobs as there is work for, at most this number", WHOLE)
+    cores: int = key(1, "the CPUs of each job that Dask uses", WHOLE, said_default="the share of the rule's CPUs")
+    memory_bytes: int = key(
+        parse_memory(DEFAULT_MEMORY),
+        "the memory of each job that Dask uses",
+        MEMORY,
+        name="memory",
+        said_default="the share of the rule's memory",
+    )
+    walltime_minutes: int = key(
+        parse_time(DEFAULT_TIME), "the time limit of each job", TIME, name="walltime", said_default="the rule's `time`"
+    )
+    processes: int = key(1, "Dask workers of a job, which share its cores and memory equally", WHOLE)
+    job_cpu: int = key(
+        0, "the CPUs that each job asks for, if it needs more than Dask uses", WHOLE, said_default="`cores`"
+    )
+    job_mem_bytes: int = key(
+        0,
+        "the memory that each job asks for, if it needs more than Dask uses",
+        MEMORY,
+        name="job_mem",
+        said_default="`memory`",
+    )
     memory_cap_bytes: int | None = None
-    walltime_minutes: int = parse_time(DEFAULT_TIME)
-    wait_for_workers: str = "0"
-    idle_timeout: str = ""
-    death_timeout: int = 60
-    interface: str = ""
+    wait_for_workers: str = key(
+        "0",
+        'the work starts when this number or percentage (`"50%"`) of the workers is there; 0: at once',
+    )
+    idle_timeout: str = key("", 'a session ends after this time without work (`"2 hours"`)')
+    death_timeout: int = key(60, "seconds after which a worker without a scheduler ends", WHOLE)
+    interface: str = key("", "the network interface, such as `ib0`")
 
     @classmethod
     def of(cls, order: JobOrder) -> WorkerJobs | None:
@@ -127,8 +172,9 @@ class WorkerJobs:
     def job_options(self) -> JobOptions:
         """The options as the scheduler's module takes them."""
         # The lists of an order that comes from JSON are tuples again.
-        lists = {name: tuple(self.options[name]) for name in LISTS if name in self.options}
-        return SCHEDULERS[self.scheduler].OPTIONS(**{**self.options, **lists})
+        kind = SCHEDULERS[self.scheduler].OPTIONS
+        lists = {name: tuple(self.options[name]) for name in names_of(kind, NAMES) if name in self.options}
+        return kind(**{**self.options, **lists})
 
     def check(self, label: str) -> None:
         """Raise `SizingError` if the numbers contradict each other, with `label` in the message.
@@ -254,7 +300,7 @@ def read_directive(scheduler: str, line: str, options: Mapping[str, Any]) -> Dir
         if name in ("cwd", "V", "j"):  # every job gets these anyway
             return Directive()
         name = FLAGS.get(name, name)
-    if name in options and name not in (*LISTS, *TABLES):
+    if name in names_of(SCHEDULERS[scheduler].OPTIONS, TEXT):
         return Directive({name: value})
     return Directive({"extra": {**options["extra"], name: value}})
 

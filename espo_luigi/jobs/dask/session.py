@@ -36,7 +36,6 @@ from espo_luigi.jobs.dask.settings import (
     WITHOUT_PAGES,
     check_client,
     keep_freed_memory,
-    limit_thread_pools,
     limit_zarr,
     on_loopback,
     scratch_folder,
@@ -44,6 +43,7 @@ from espo_luigi.jobs.dask.settings import (
 from espo_luigi.jobs.order import extra_folders
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.slurm import sizes
+from espo_luigi.machine import limit_thread_pools
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,12 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.schedulers.script import SCRATCH_VARIABLE
-
-# Each Dask thread computes with a single thread: pools of BLAS, OpenMP and numba would multiply a worker's share.
-THREAD_POOLS = (
-    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
-    "BLOSC_NTHREADS",
-)
 
 # Options of glibc's malloc that keep freed memory for reuse: variable's name, option's number in mallopt, and value.
 # Otherwise blocks of 100 MB go back to the kernel, and clearing their pages again takes up to a third of a job's time.
@@ -78,12 +72,6 @@ _SETTINGS_FOR_USERS = {
 }
 # Dask's advice against memory that workers do not release; allowed if its value is a number.
 _TRIM = [f"distributed.nanny.{name}.MALLOC_TRIM_THRESHOLD_" for name in ("environ", "pre-spawn-environ")]
-
-
-def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
-    """Limit the thread pools of computing libraries to a single thread in `environment`, unless the user set them."""
-    for name in THREAD_POOLS:
-        environment.setdefault(name, "1")
 
 
 def keep_freed_memory() -> None:

@@ -45,7 +45,6 @@ from espo_luigi.files import (
     this_version,
 )
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, is_final, write_json
@@ -58,7 +57,7 @@ from espo_luigi.jobs.schedulers.script import (
     OWNER_VARIABLE,
     START_VARIABLE,
 )
-from espo_luigi.machine import end_with, machine_memory
+from espo_luigi.machine import end_with, limit_thread_pools, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -340,9 +339,8 @@ def _outcome(error: BaseException) -> ResultWord:
     if isinstance(error, WorkersLostError):
         # The workers were preempted or ran out of memory: the scheduler's state decides.
         return ResultWord.WORKERS_LOST
-    from distributed.scheduler import KilledWorker
-
-    if isinstance(error, (MemoryError, KilledWorker)):
+    # By name, as a job without Dask does not import it.
+    if isinstance(error, MemoryError) or "KilledWorker" in (kind.__name__ for kind in type(error).__mro__):
         return ResultWord.MEMORY
     return ResultWord.FILES if is_file_trouble(error) else ResultWord.ERROR
 

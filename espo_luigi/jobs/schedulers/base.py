@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from espo_luigi.jobs.resources import PackOptions
+from espo_luigi.jobs.resources import JobOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
 
 logger = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Scheduler(Protocol):
     DRAINED: Query[str] | None
 
     @property
-    def OPTIONS(self) -> type[PackOptions]:
+    def OPTIONS(self) -> type[JobOptions]:
         """The options that a job may ask for."""
 
     # The script and its log.

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, PackOptions, mib
+from espo_luigi.jobs.keys import key
+from espo_luigi.jobs.resources import MIB, JobOptions, mib
 from espo_luigi.jobs.schedulers.base import (
     Found,
     Phase,
@@ -83,7 +84,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True)
-class SgeOptions(PackOptions):
+class SgeOptions(JobOptions):
     """Options of Grid Engine that are keys of luigi.cfg and parameters of tasks; no other list of them exists.
 
     `memory_resource` is the site's name for the memory of a job (``none``: ask for no memory). `memory_per` says
@@ -91,11 +92,11 @@ class SgeOptions(PackOptions):
     resources.
     """
 
-    queue: str | None = None
-    parallel_environment: str = "threaded"
-    project: str | None = None
-    memory_resource: str = "h_vmem"
-    memory_per: str = "slot"
+    queue: str | None = key(None, "qsub's `-q`")
+    parallel_environment: str = key("threaded", "of jobs with several CPUs; its allocation_rule has to be $pe_slots")
+    project: str | None = key(None, "qsub's `-P`")
+    memory_resource: str = key("h_vmem", "name of memory in a job's request; none: jobs ask for none")
+    memory_per: str = key("slot", "whether the request for memory is for each slot or for the whole job (slot, job)")
 
 
 OPTIONS = SgeOptions

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.keys import key
 from espo_luigi.jobs.resources import (
     ARRAY,
     MIB,
@@ -70,15 +71,15 @@ class SlurmOptions(PackOptions):
     Where the site forbids ``--mem``, ``memory_resource = mem-per-cpu`` asks for each CPU's share, ``none`` for nothing.
     """
 
-    partition: str | None = None
-    account: str | None = None
-    constraint: str | None = None
-    qos: str | None = None
-    nodelist: str | None = None
-    gres: str | None = None
-    licenses: str | None = None
-    nodes: str | None = None
-    memory_resource: str = "mem"
+    partition: str | None = key(None, "sbatch's `--partition`")
+    account: str | None = key(None, "sbatch's `--account`")
+    constraint: str | None = key(None, "sbatch's `--constraint`")
+    qos: str | None = key(None, "sbatch's `--qos`")
+    nodelist: str | None = key(None, "sbatch's `--nodelist`")
+    gres: str | None = key(None, "sbatch's `--gres`")
+    licenses: str | None = key(None, "sbatch's `--licenses`")
+    nodes: str | None = key(None, "sbatch's `--nodes`")
+    memory_resource: str = key("mem", "name of memory in a job's request, mem or mem-per-cpu; none: jobs ask for none")
 
 
 OPTIONS = SlurmOptions

@@ -28,9 +28,9 @@ def say(section: str, **values: str) -> None:
     get_config().read_dict({section: values})
 
 
-def bundling(task: Packed, engine: str = "slurm") -> Bundling:
-    chosen = SECTIONS[engine]().batch_settings()
-    return bundling_of(fitted(task.order(engine), chosen), chosen)
+def bundling(task: Packed) -> Bundling:
+    chosen = SECTIONS["slurm"]().batch_settings()
+    return bundling_of(fitted(task.order("slurm"), chosen), chosen)
 
 
 def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_otherwise(tmp_path: Path) -> None:
@@ -61,31 +61,23 @@ def test_the_script_of_a_bundle_can_be_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "given", "limits", "words"),
+    ("given", "limits", "words"),
     [
-        ("slurm", {"pack": "some"}, "{}", "pack = some: expected a whole number"),
-        (
-            "slurm",
-            {"pack": "4", "bundle": "steps"},
-            "{memory: 100GB}",
-            "4 at once: memory = .* is more than the 100GB",
-        ),
-        ("slurm", {"pack": "4", "bundle": "steps"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
-        ("slurm", {"pack": "4", "bundle": "steps", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),
-        ("sge", {"pack": "4"}, "{}", "on Grid Engine each task is a job of its own; remove `pack`"),
+        ({"pack": "some"}, "{}", "pack = some: expected a whole number"),
+        ({"pack": "4", "bundle": "steps"}, "{memory: 100GB}", "4 at once: memory = .* is more than the 100GB"),
+        ({"pack": "4", "bundle": "steps"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
+        ({"pack": "4", "bundle": "steps", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),
     ],
 )
-def test_what_cannot_be_had_is_refused(
-    tmp_path: Path, engine: str, given: Mapping[str, str], limits: str, words: str
-) -> None:
+def test_what_cannot_be_had_is_refused(tmp_path: Path, given: Mapping[str, str], limits: str, words: str) -> None:
     from espo_luigi.jobs.engine import BatchEngine
     from espo_luigi.jobs.schedulers import SCHEDULERS
 
     (tmp_path / "profile.yml").write_text(f"limits: {limits}\n")
-    say(engine, profile=str(tmp_path / "profile.yml"))
-    used = BatchEngine(SCHEDULERS[engine], SECTIONS[engine]().batch_settings())
+    say("slurm", profile=str(tmp_path / "profile.yml"))
+    used = BatchEngine(SCHEDULERS["slurm"], SECTIONS["slurm"]().batch_settings())
     try:
         with pytest.raises(SubmissionError, match=words):
-            used.check([Packed(**given).order(engine)])
+            used.check([Packed(**given).order("slurm")])
     finally:
         used.close()

@@ -54,6 +54,7 @@ def refused_lines(folder: Path, code: str, luigi_cfg: str) -> list[str]:
         ("espo", "work_dir", "`[espo] work_dir`: unknown key; did you mean workdir?"),
         ("slurm", "acount", "`[slurm] acount`: unknown key; did you mean account?"),
         ("sge", "zzz", "`[sge] zzz`: unknown key. Allowed here: "),
+        ("sge", "pack", "`[sge] pack`: unknown key. Allowed here: "),
         ("Count", "memroy", "`[Count] memroy`: unknown key; did you mean memory?"),
         ("Cuont", "memory", "`[Cuont]`: unknown section; did you mean Count?"),
         ("SLURM", "account", "`[SLURM]`: unknown section; did you mean slurm?"),

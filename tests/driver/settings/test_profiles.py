@@ -1,6 +1,7 @@
 """Profiles of clusters: their values, what they inherit, a site's refusals, and that an installation has them."""
 
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.run import preview
-from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
+from espo_luigi.driver.settings.profile import PROFILES, describe, login_host_of, packaged_profiles, values_of
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import without_effect
 from espo_luigi.driver.worker import EspoWorker
@@ -209,7 +210,7 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("retries: many", "retries = many: invalid literal"),
+        ("retries: many", "retries = many: expected a whole number"),
         ("on_sigterm: shrug", "on_sigterm = shrug: "),
         ("limits: {disk: 1}", "limits: disk: unknown key. Allowed here: cpus, jobs, memory, steps, time"),
         ("limits: {cpus: all}", "limits: cpus = all: expected a whole number"),
@@ -223,7 +224,7 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
         ("memory_cap: much", "memory_cap = much: "),
         ("time: soon", "time = soon: 'soon' is not a duration"),
         ("time_cap: soon", "time_cap = soon: "),
-        ("max_jobs: 1.5", "max_jobs = 1.5: invalid literal"),
+        ("max_jobs: 1.5", "max_jobs = 1.5: expected a whole number"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_profile(
@@ -333,6 +334,16 @@ def test_login_hosts_are_known_with_and_without_their_domain() -> None:
     assert login_host_of("login-2", names) == "mila"
     assert login_host_of("cca015.in2p3.fr", ["mila", "in2p3"]) == "in2p3"
     assert login_host_of("nc31222", names) is None
+
+
+@pytest.mark.parametrize("name", packaged_profiles())
+def test_login_hosts_of_packaged_profiles_are_found_without_yaml(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (*_, host) = yaml.safe_load((PROFILES / f"{name}.yml").read_text()).get("login_hosts") or ["none"]
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    found = login_host_of(host.replace("[0-9]*", "7"), packaged_profiles())
+    assert found == (None if host == "none" else name)
+    with pytest.raises(ConfigurationError, match=f"profile {name}: a profile needs PyYAML: run `pip install PyYAML`"):
+        values_of(name)
 
 
 def test_the_local_engine_is_refused_on_a_login_host_unless_it_is_allowed(

@@ -35,7 +35,7 @@ def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(
     profile.write_text("memory_per: job\nqueue: of the profile\nparallel_environment: smp\n")
     said = {"profile": profile, "project": "of luigi.cfg"}
     get_config().read_dict({"sge": said, "Walk": {"memory_per": "slot"}})
-    options = Walk(parallel_environment="of the command line", qos="of Slurm").order().options
+    options = Walk(parallel_environment="of the command line", qos="of Slurm", pack="4").order().options
     assert options == SgeOptions(
         queue="of the rule",
         project="of luigi.cfg",

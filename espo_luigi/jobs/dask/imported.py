@@ -1,0 +1,14 @@
+"""Imports Dask, which reads the user's own files of its settings meanwhile: a damaged file is told with its place."""
+
+import sys
+
+from espo_luigi.errors import ConfigurationError
+
+try:
+    import dask  # noqa: F401
+except ValueError as unreadable:
+    if not str(unreadable).startswith("A dask config file"):  # of the user's own
+        raise
+    said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
+    # Luigi's command, which imports the module of tasks, would show a traceback.
+    raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None

@@ -24,7 +24,8 @@ from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.run import Graph, Run, each_after_its_needs, places_of
+from espo_luigi.driver.graph import Graph
+from espo_luigi.driver.run import Run, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
 from espo_luigi.driver.settings.espo import check_names, check_packages, settings, state_dir
@@ -100,14 +101,14 @@ class EspoWorker(luigi.worker.Worker):
         if self._is_running:
             self._run_of_tasks.add_again(graph, pending)
         else:
-            self._run_of_tasks.add(task, graph, pending)
+            self._run_of_tasks.add(graph, pending)
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
-        graph = each_after_its_needs([task], check=True)
-        most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        graph = Graph([task], check=True)
+        most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.tasks.keys())
         if most is not None and n > most:
             # Luigi would leave out tasks, and what needs them, with a warning for each.
             raise SubmissionError(
@@ -120,9 +121,9 @@ class EspoWorker(luigi.worker.Worker):
                     "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit "
                     "out"
                 )
-            self._run_of_tasks.budget(limit, task, graph)
+            self._run_of_tasks.budget(limit, graph)
             self._scheduler.start_within(self._run_of_tasks.scratch)
-        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
+        jobs = [one for one in graph if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             check_packages()
             hold_folders(_exclusive_folders(jobs))
@@ -221,7 +222,7 @@ class EspoWorker(luigi.worker.Worker):
         self._batch_families_sent.clear()
         self._scheduler.add_worker(self._id, self._worker_info)
         try:
-            for root in self._run_of_tasks.roots.values():
+            for root in self._run_of_tasks.graph.roots.values():
                 self._announce(root)
         finally:
             del self._add_task_history[known:]
@@ -249,7 +250,7 @@ class EspoWorker(luigi.worker.Worker):
                     state.measured = measured_since(state.started, accounts)
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
-            places = " ".join(place for root in self._run_of_tasks.roots.values() for place in places_of(root))
+            places = " ".join(place for root in self._run_of_tasks.graph.roots.values() for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
@@ -257,7 +258,7 @@ class EspoWorker(luigi.worker.Worker):
     def _tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
         try:
-            told = told_of(self._run_of_tasks.roots.values(), self._run_of_tasks.graph, self.arguments)
+            told = told_of(self._run_of_tasks.graph, self.arguments)
         except (EspoError, OSError) as error:
             logger.warning("What is stale of this run is not known: %s", error)
             return

@@ -62,7 +62,7 @@ class ZarrTarget(luigi.Target):
     def __init__(self, path: Path, task: str, parameters: Mapping[str, str]) -> None:
         self.path = path
         self.task = task
-        self.parameters = dict(parameters)
+        self.parameters = parameters
 
     def exists(self) -> bool:
         """Return True if the store has its root metadata, and a marker of this task and parameters."""
@@ -75,7 +75,7 @@ class ZarrTarget(luigi.Target):
         ours = (
             marker is not None
             and self.task in (marker.task, *FORMER_RULES.get(marker.task, ()))
-            and dict(marker.parameters) == self.parameters
+            and marker.parameters == self.parameters
         )
         return marker if ours else None
 
@@ -92,7 +92,7 @@ class ZarrInfo(TargetInfo):
         self.target = ZarrTarget(path, task.get_task_family(), task.wildcards)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class BoundOutput:
     """An output port of a task; a call returns its `ZarrInfo`, as sciluigi expects of ``out_*`` attributes."""
 
@@ -100,7 +100,13 @@ class BoundOutput:
     port: OutputPort
 
     def __call__(self) -> ZarrInfo:
-        return ZarrInfo(self.task, self.port.path_of(self.task))
+        # The task keeps it while the fields of paths are the same: each task that needs the output asks for it.
+        fields, key = self.task.context.fields, f"_info_{self.port.name}"
+        of_fields, info = self.task.__dict__.get(key, (None, None))
+        if of_fields is not fields:
+            info = ZarrInfo(self.task, self.port.path_of(self.task))
+            self.task.__dict__[key] = fields, info
+        return info
 
 
 @dataclass(eq=False)
@@ -128,10 +134,10 @@ class OutputPort:
 
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
-        template = self.template_of(type(task), task.context)
-        fields = task.context.fields | task.wildcards
+        run = task.context
+        template, fields = self.template_of(type(task), run), run.fields | task.wildcards
         if not fields.keys() >= _names_in(template):
-            fields |= task.context.facets(task.sim_id)
+            fields |= run.facets(task.sim_id)
         return render_path(template, fields)
 
 

@@ -74,7 +74,9 @@ def changes(
 
     `reads` returns the keys, with wildcards, that the task and those before it read.
     """
-    keys = [_in_words(run, key, was) for key, was in _recorded(marker).items() if _changed(run, key, was)]
+    recorded, keys = _recorded(marker), list[str]()
+    if not recorded.items() <= run.fingerprints.items():  # of most tasks, all is known and the same
+        keys = [_in_words(run, key, was) for key, was in recorded.items() if _changed(run, key, was)]
     keys += _unknown(run, marker, reads)
     remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
@@ -82,8 +84,10 @@ def changes(
 
 def changed_settings(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
-    recorded = _recorded(marker).items()
-    changed = ((key, was) for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was)
+    recorded, changed = _recorded(marker), list[tuple[str, str]]()
+    if not recorded.items() <= run.fingerprints.items():
+        settings = ((key, was) for key, was in recorded.items() if not key.startswith(FILES_OF))
+        changed = [(key, was) for key, was in settings if _now(run, key) != was]
     return [_in_words(run, key, was) for key, was in changed] + _unknown(run, marker, reads)
 
 
@@ -156,8 +160,8 @@ def _changed(run: RunContext, key: str, was: str) -> bool:
     return _now(run, key) != was
 
 
-def _recorded(marker: Marker) -> dict[str, str]:
-    return dict(marker.fingerprints) or ({WHOLE: marker.config_hash} if marker.config_hash else {})
+def _recorded(marker: Marker) -> Mapping[str, str]:
+    return marker.fingerprints or ({WHOLE: marker.config_hash} if marker.config_hash else {})
 
 
 def _now(run: RunContext, key: str) -> str:

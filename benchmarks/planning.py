@@ -37,6 +37,9 @@ import measuring
 
 ROOT = Path(__file__).absolute().parent.parent
 SIZES = (20, 4, 1)  # N divided by each
+# Of `--plan`: simulations follow from the number of tasks of Train and Adjust, of 100 000 tasks 500.
+PIECES, VARIABLES = 20, 5
+MORE_VARIABLES = ("hurs", "sfcWind")
 DEPARTURES = ("ours", "stock scheduler", "stock parameters", "stock sections", "stock processes")
 
 
@@ -125,15 +128,42 @@ def command(folder: Path, *words: str) -> tuple[dict[str, float], str]:
 
 
 def plan_seconds(n: int) -> dict[str, Any]:
-    """Make a run of about `n` tasks, half of them complete, and time `espo plan` of it."""
+    """Make a run of `n` tasks of Train and Adjust, half of them complete, and time `espo plan Adjust` of it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(ROOT / "config", folder / "config")
-        text = (ROOT / "luigi.cfg").read_text()
+        text = (ROOT / "luigi.cfg").read_text().replace("demo/outcomes.yml", "demo/wide.yml")
         (folder / "luigi.cfg").write_text(text.replace("[espo]\n", "[espo]\nfinal_format = sharded\n"))
+        (folder / "config/demo/wide.yml").write_text(json.dumps(_wide()))
         command(folder, __file__, "--make-run", "--tasks", str(n))
-        figures, said = command(folder, "-m", "espo_luigi.commands.cli", "plan", "--json")
-        return figures | json.loads(said)["counts"]
+        figures, said = command(folder, "-m", "espo_luigi.commands.cli", "plan", "Adjust")
+        (counted,) = (line for line in said.splitlines() if " tasks: " in line)
+        return figures | {"counted": counted}
+
+
+def _wide() -> dict[str, Any]:
+    """Return what the demo's configuration lacks: `PIECES` pieces, and variables that no file has."""
+    height = 5 / PIECES
+    bands = {
+        f"band-{i}": {"lon_bnds": [-72.75, -62.75], "lat_bnds": [44.25 + i * height, 44.25 + (i + 1) * height]}
+        for i in range(PIECES)
+    }
+    how = {
+        "training_args": {"group": "time.dayofyear", "xclim_train_args": {"kind": "+", "nquantiles": 50}},
+        "adjusting_args": {"bias_adjust_institution": "X", "bias_adjust_project": "X"},
+    }
+    searched = {"variables_and_freqs": dict.fromkeys(MORE_VARIABLES, "D")}
+    simulated = searched | {"other_search_criteria": {"source": "Demo-NoLeap.*"}}
+    return {
+        "custom": {"regions": {**dict.fromkeys(("south", "middle", "north")), **bands}},
+        "extraction": {
+            "reference": {"search_data_catalogs": searched},
+            "simulation": {"search_data_catalogs": simulated},
+        },
+        "biasadjust": {"variables": dict.fromkeys(MORE_VARIABLES, how)},
+        "off-diag": None,
+        "diagnostics": None,
+    }
 
 
 def status_seconds(n: int) -> dict[str, Any]:
@@ -173,38 +203,44 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
 def make_run(n: int) -> None:
     """Make the catalogue, the markers and the results, in the working folder."""
     from espo_luigi import store, tasks
-    from espo_luigi.driver.run import each_after_its_needs, walk
-    from espo_luigi.jobs.order import write_json
-    from espo_luigi.tasks.base import EspoTask
-    from espo_luigi.tasks.context import context, forget
-    from espo_luigi.tasks.partition import simulations_of
+    from espo_luigi.demo import ensure_demo
+    from espo_luigi.driver.graph import Graph
+    from espo_luigi.jobs.order import JobFiles, write_json
+    from espo_luigi.tasks.context import context, settings
+    from espo_luigi.tasks.partition import pieces
 
-    first, second = context().simulations
-    of_both = [task for task in walk([tasks.All()]) if isinstance(task, EspoTask) and simulations_of(task)]
-    copies = -(-n // (len(of_both) // 2)) - 2
-    _copy_rows(Path("espo-demo/raw/simulation.csv"), copies)
-    config = Path("config/demo/config.yml")
-    config.write_text(config.read_text().replace("- Demo-NoLeap", "- Demo-NoLeap.*"))
-    forget()
-    done = set(list(context().simulations)[::2]) | {first, second}
-    for task, _ in each_after_its_needs([tasks.All()]).values():
-        if isinstance(task, EspoTask) and simulations_of(task) & done:
+    ensure_demo(context().config.demo)
+    for name in ("reconstruction", "simulation"):
+        _widen(Path(f"espo-demo/raw/{name}.csv"), n // (2 * PIECES * VARIABLES) - 1)
+    run = context()
+    ends = [
+        tasks.Adjust(pool=pool, piece=piece, var=var)
+        for pool in run.pools
+        for piece in pieces(run)
+        for var in run.config.biasadjust.variables
+    ]
+    assert 2 * len(ends) == n, f"{2 * len(ends)} tasks"
+    done, workdir = set(list(run.pools)[::2]), Path(settings().workdir).absolute()
+    for task in Graph(ends):
+        if getattr(task, "pool", "") in done or not isinstance(task, tasks.Train | tasks.Adjust):
             inputs = task.input_ids()
-            _complete(
-                task, store.Marker(task.get_task_family(), task.wildcards, inputs=inputs, fingerprints=_parts(task))
-            )
-            write_json(task.order().files.result, _result(task))
+            marker = store.Marker(task.task_family, task.wildcards, inputs=inputs, fingerprints=_parts(task))
+            _complete(task, marker)
+            write_json(JobFiles.of(workdir, task.task_family, task.wildcards).result, _result(task))
 
 
-def _copy_rows(path: Path, copies: int) -> None:
+def _widen(path: Path, copies: int) -> None:
+    """Add the variables that no file has, and so many copies of a simulation, to a catalogue."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
+    of_tasmin = [row for row in rows if "tasmin" in row["variable"]]
+    more = [row | {"variable": f"('{name}',)"} for row in of_tasmin for name in MORE_VARIABLES]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows([*rows, *more])
         for number in range(copies):
-            for row in rows:
+            for row in [*rows, *more]:
                 if "Demo-NoLeap" in row["id"]:
                     copied = {key: row[key].replace("Demo-NoLeap", f"Demo-NoLeap{number}") for key in ("id", "source")}
                     writer.writerow(row | copied)

@@ -19,10 +19,12 @@ import luigi.interface
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.parameter import ParameterException, UnconsumedParameterWarning
+from luigi.rpc import RemoteScheduler
 from luigi.task_register import Register, TaskClassException
 
+from espo_luigi.driver.luigid import LuigidWorker, PatientScheduler
 from espo_luigi.driver.run import preview
-from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler
+from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.settings.espo import wrong_value
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.worker import EspoWorker
@@ -49,9 +51,10 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
         return PatientScheduler(url)
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
-        """Return an `EspoWorker`."""
+        """Return an `EspoWorker`; for luigid, its own."""
         show_progress_on_stderr()
-        worker = EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+        kind = LuigidWorker if isinstance(scheduler, RemoteScheduler) else EspoWorker
+        worker = kind(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
         worker.arguments = self.arguments
         return worker
 

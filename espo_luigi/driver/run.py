@@ -6,12 +6,13 @@ import logging
 import textwrap
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from luigi.task import Task, WrapperTask, flatten
 
 from espo_luigi.driver.board import board
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS
@@ -36,52 +37,11 @@ _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
 _MOST_CHARACTERS = 4000
 # How many of the tasks that failed for one cause are named at the end of a run.
 _NAMED = 5
-# A task and those that it requires, by the task's id.
-Graph = dict[str, tuple[Task, Sequence[Task]]]
-
-
-def walk(roots: Iterable[Task]) -> Iterator[Task]:
-    """Yield every task of the graph below `roots`, complete or not, each once."""
-    return (task for task, _ in each_after_its_needs(roots).values())
-
-
-def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots`, however deep, each task after its needs; `check` raises as `SlurmTask.check`."""
-    graph: Graph = {}
-    needs: dict[str, list[Task]] = {}
-    stack = list(roots)[::-1]
-    while stack:
-        task = stack.pop()
-        if task.task_id in needs:
-            graph.setdefault(task.task_id, (task, needs[task.task_id]))
-            continue
-        if check and isinstance(task, SlurmTask):
-            task.check()
-        needs[task.task_id] = task.deps()
-        stack += [task, *needs[task.task_id][::-1]]
-    return graph
-
-
-def pending_in(
-    ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = lambda task: not task.complete()
-) -> tuple[set[str], set[str]]:
-    """Return the tasks that a run would do, and those that it checks; the needs of a complete task are not checked."""
-    pending: set[str] = set()
-    seen: set[str] = set()
-    stack = list(ends)
-    while stack:
-        task = stack.pop()
-        if task.task_id not in seen:
-            seen.add(task.task_id)
-            if is_wanted(task):
-                pending.add(task.task_id)
-                stack.extend(graph[task.task_id][1])
-    return pending, seen
 
 
 def expect_on_scratch(scratch: Scratch, graph: Graph, pending: Set[str]) -> None:
     """Tell `scratch` each task's group, what the `pending` tasks will write, and what lies on the disk."""
-    tasks = [task for task, _ in graph.values() if isinstance(task, SlurmTask)]
+    tasks = [task for task in graph if isinstance(task, SlurmTask)]
     if tasks:
         kind = type(tasks[0])
         for task, writes, on_disk in zip(tasks, kind.scratch_to_write(tasks), kind.scratch_on_disk(tasks), strict=True):
@@ -94,14 +54,12 @@ class Run:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._needs: dict[str, Sequence[Task]] = {}
-        self._consumers: dict[str, set[str]] = defaultdict(set)
-        # The tasks that were asked for.
-        self.roots: dict[str, Task] = {}
-        # All tasks below those that were asked for, as they were added.
-        self.graph: Graph = {}
+        # All tasks below those that were asked for, which are its roots.
+        self.graph = Graph()
+        # By task: those that are to run, or have failed, and read its outputs.
+        self._consumers = defaultdict[str, set[str]](set)
+        # The tasks that are to run, and the tasks that ended without success or cannot run.
         self._open: set[str] = set()
-        # The tasks that ended without success, or cannot run.
         self.failed: set[str] = set()
         # Tasks such as `All`, which are no jobs, count neither as expected nor as done.
         self._jobs: set[str] = set()
@@ -129,10 +87,10 @@ class Run:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
 
-    def budget(self, limit: int, root: Task, graph: Graph) -> None:
+    def budget(self, limit: int, graph: Graph) -> None:
         """Start tasks only as scratch space has room. Raises SubmissionError if a group needs more than the limit."""
         self.scratch = self.scratch or Scratch(limit)
-        expect_on_scratch(self.scratch, graph, pending_in([root], graph)[0])
+        expect_on_scratch(self.scratch, graph, graph.pending()[0])
         if problem := self.scratch.too_large():
             raise SubmissionError(problem)
 
@@ -153,17 +111,17 @@ class Run:
         """Whether a task is left that could run: all its needs are there."""
         with self._lock:
             left = self._open | self.failed
-            return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
+            return any(left.isdisjoint(self.graph.needs.get(task_id, ())) for task_id in self._open)
 
-    def add(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Add a root, its graph, and its pending tasks, each with whether it can run."""
-        tasks = [task for task_id, (task, _) in graph.items() if task_id in pending and isinstance(task, SlurmTask)]
+    def add(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Add the graph of a root that is asked for, and its pending tasks, each with whether it can run."""
+        (root,) = graph.roots.values()
+        tasks = [task for task in graph if task.task_id in pending and isinstance(task, SlurmTask)]
         board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
         with self._lock:
             self._expect(graph, pending)
-            self.roots[root.task_id] = root
+            self.graph.roots |= graph.roots
             self.covers_everything |= getattr(root, "covers_everything", False)
-            self.graph |= graph
 
     def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add tasks that run again, because an output was missing when a task was to use it."""
@@ -175,14 +133,14 @@ class Run:
                     self.scratch.note(task_id, is_left=True)
 
     def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        self.graph.add(graph)
         for task_id, runnable in pending.items():
-            task, needs = graph.get(task_id, (None, ()))
-            if isinstance(task, SlurmTask):
+            if isinstance(graph.tasks.get(task_id), SlurmTask):
                 self._jobs.add(task_id)
             (self._open if runnable else self.failed).add(task_id)
-            self._needs[task_id] = needs
-            for needed in needs if not isinstance(task, WrapperTask) else ():  # which reads nothing
-                self._consumers[needed.task_id].add(task_id)
+            if not isinstance(graph.tasks.get(task_id), WrapperTask):  # which reads nothing
+                for need in graph.needs.get(task_id, ()):
+                    self._consumers[need].add(task_id)
 
     def use_a_try(self, task: Task) -> bool:
         """Count a try of `task`, which found an input gone or replaced; return whether it may try again."""
@@ -199,15 +157,15 @@ class Run:
         Tasks behind an outdated product are left out: they are needed to make it again.
         """
         with self._lock:
-            done_with = [task for task_id, (task, _) in self.graph.items() if self._is_done_with(task_id)]
+            done_with = [task for task in self.graph if self._is_done_with(task.task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
         made_of_held, kept = {task.task_id for task in held}, set[str]()
-        for task_id, (_, needs) in self.graph.items():
-            if any(needed.task_id in made_of_held for needed in needs):
+        for task_id, needs in self.graph.needs.items():
+            if not made_of_held.isdisjoint(needs):
                 made_of_held.add(task_id)
-        for task_id, (task, needs) in reversed(self.graph.items()):
+        for task_id, task in reversed(self.graph.tasks.items()):
             if task_id in made_of_held and (task_id in kept or _is_outdated(task)):
-                kept.update(needed.task_id for needed in needs)
+                kept.update(self.graph.needs[task_id])
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def delete_left_over(self) -> None:
@@ -242,9 +200,9 @@ class Run:
             self.failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
             self._stopped.pop(task.task_id, None)
-            needs = self._needs.get(task.task_id, ())
-            for needed in needs:
-                self._consumers[needed.task_id].discard(task.task_id)
+            needs = self.graph.needs_of(task) if task.task_id in self.graph.tasks else []
+            for need in needs:
+                self._consumers[need.task_id].discard(task.task_id)
             done_with = [one for one in (*needs, task) if self._is_done_with(one.task_id)]
         if self.covers_everything:
             self._delete_temporary(done_with)
@@ -280,7 +238,7 @@ class Run:
                 logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
-        return task_id not in self._open and task_id not in self.roots and not self._consumers[task_id]
+        return task_id not in self._open and task_id not in self.graph.roots and not self._consumers[task_id]
 
 
 def _is_outdated(task: Task) -> bool:

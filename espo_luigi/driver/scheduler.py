@@ -1,35 +1,26 @@
-"""Luigi's schedulers as a driver uses them: inside the driver (`LinearScheduler`), or luigid (`PatientScheduler`).
+"""Luigi's scheduler inside a driver: the one of runs without luigid.
 
 Luigi's own scheduler looks at every task whenever a worker asks for work: a run's time grows with the square of its
 tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` sees only the first of them. It sees all
 tasks if its answer depends on more: resources, batches, several workers, a pause. Tasks for which scratch space has no
 room are set aside, by group, and seen by nobody.
-
-luigid may be silent for a while, and the driver waits for it.
 """
 
 from __future__ import annotations
 
 import heapq
-import http.client
-import json
 import logging
-import os
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import luigi.scheduler
-from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
 from luigi.scheduler import Task as Entry
 
 from espo_luigi.driver.scratch import Scratch
-from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.retry import Minutely
+
+logger = logging.getLogger(__name__)
 
 
 class ReadyTasks(SimpleTaskState):
@@ -182,90 +173,3 @@ class LinearScheduler(luigi.scheduler.Scheduler):
             if self._state.may_prune(task):
                 removed.append(task.id)
         self._state.inactivate_tasks(removed)
-
-
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 2.0
-_trouble = Minutely()
-# Calls that may get lost: signs of life, and what luigid's page shows of running tasks.
-_OPTIONAL = ("/api/ping", "/api/set_task_status_message", "/api/set_task_progress_percentage")
-_NOTHING = json.dumps({"response": None})
-_PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
-
-
-class PatientScheduler(RemoteScheduler):
-    """Waits, for as long as it takes, for a luigid that has answered before.
-
-    Before its first answer, it is asked as often as ``[core] rpc-retry-attempts`` says.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._host = urlsplit(url).hostname or ""
-        if self._host in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(self._host):
-            # A proxy would look for luigid on its own machine.
-            known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-            os.environ["no_proxy"] = ",".join(filter(None, [known, self._host]))
-        self._reached = False
-        self._in_vain = 0
-        self._silent_since: float | None = None
-
-    def _fetch(self, url_suffix: str, body: Any) -> str:
-        if url_suffix in _OPTIONAL:
-            return self._try(url_suffix, body)
-        while True:
-            try:
-                answer = self._once(url_suffix, body)
-            except (OSError, http.client.HTTPException) as error:
-                self._wait(error) if self._reached else self._wait_to_reach(error)
-            else:
-                self._reached = True
-                return answer
-
-    def _wait_to_reach(self, error: Exception) -> None:
-        """Wait before the next attempt to reach luigid; raise `SubmissionError` after the last."""
-        cause: BaseException = error
-        while cause.__context__ is not None:  # requests wraps the system's words three times
-            cause = cause.__context__
-        silent = f"luigid at {self._url} does not answer ({cause})"
-        if (scheme := urlsplit(self._url).scheme) in getproxies() and not proxy_bypass(self._host):
-            silent += f"; {scheme}_proxy is set, and {self._host} is not in no_proxy, so that a proxy is asked for it"
-        remedy = "start luigid, correct --scheduler-url ([core] default-scheduler-url), or give --local-scheduler"
-        self._in_vain += 1
-        if self._in_vain >= self._rpc_retry_attempts:
-            raise SubmissionError(f"{silent}: {remedy}") from error
-        logger.warning("%s: %s; trying again in %g s", silent, remedy, self._rpc_retry_wait)
-        time.sleep(self._rpc_retry_wait)
-
-    def show(self, **task: Any) -> None:
-        """Send luigid what only its page shows of a running task, unless it does not answer now."""
-        self._try("/api/add_task", {"data": json.dumps(task)})
-
-    def _try(self, url_suffix: str, body: Any) -> str:
-        # These calls come from the thread that watches the jobs, which must not wait.
-        if self._silent_since is not None and url_suffix != _OPTIONAL[0]:
-            return _NOTHING
-        try:
-            return self._once(url_suffix, body)
-        except (OSError, http.client.HTTPException, RPCError):
-            return _NOTHING
-
-    def _once(self, url_suffix: str, body: Any) -> str:
-        try:
-            answer = str(self._fetcher.fetch(_urljoin(self._url, url_suffix), body, self._connect_timeout))
-        except (OSError, http.client.HTTPException) as error:  # requests' and urllib's errors are OSErrors
-            code = getattr(getattr(error, "response", None), "status_code", getattr(error, "code", None))
-            if code is not None and code not in _PASSING:
-                if not self._reached:
-                    raise SubmissionError(f"what answers at {self._url} is no luigid, or a proxy: {error}") from error
-                raise RPCError(f"luigid at {self._url} refused {url_suffix}: {error}", error) from error
-            self._silent_since = self._silent_since or time.monotonic()
-            raise
-        self._silent_since = None
-        return answer
-
-    def _wait(self, error: Exception) -> None:
-        away = time.monotonic() - (self._silent_since or time.monotonic())
-        _trouble.warn("luigid at %s has not answered for %.0f s; waiting, jobs go on (%s)", self._url, away, error)
-        time.sleep(_RETRY_SECONDS)

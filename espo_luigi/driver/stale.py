@@ -6,13 +6,13 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph, pending_in
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.task import SlurmTask
 
 # Has a run make stale outputs again.
@@ -22,49 +22,50 @@ _SHOWN = 5
 
 
 def stale_in(
-    ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[str]
+    graph: Graph, pending: set[str], seen: set[str], ends: Iterable[Task] | None = None
 ) -> tuple[dict[str, list[str]], set[str]]:
     """Return the keys that have changed since each stale task was complete, and all tasks that a run makes for them.
 
-    These are the stale tasks, and the tasks that they need. `pending` and `seen` come from `pending_in`.
+    These are the stale tasks, and the tasks that they need. `pending` and `seen` come from `Graph.pending` of `ends`.
     """
     known: dict[str, list[str]] = {}
 
     def keys_of(task_id: str) -> list[str]:
         if task_id not in known:
-            task = graph[task_id][0]
+            task = graph.tasks[task_id]
             known[task_id] = task.stale() if isinstance(task, SlurmTask) and task_id not in pending else []
         return known[task_id]
 
-    for task_id in seen & graph.keys():
+    for task_id in seen:
         keys_of(task_id)
     if not any(known.values()):
         return {}, set()
-    remade, _ = pending_in(ends, graph, lambda task: not task.complete() or bool(keys_of(task.task_id)))
-    again = {task_id for task_id in remade - pending if isinstance(graph[task_id][0], SlurmTask)}
-    # `pending_in` has also looked below the stale tasks, at products that a run without changes does not look at.
-    return {task_id: known[task_id] for task_id in graph if known.get(task_id)}, again
+    remade, _ = graph.pending(lambda task: not task.complete() or bool(keys_of(task.task_id)), ends)
+    again = {task_id for task_id in remade - pending if isinstance(graph.tasks[task_id], SlurmTask)}
+    # `remade` has also looked below the stale tasks, at products that a run without changes does not look at.
+    return {task_id: known[task_id] for task_id in graph.tasks if known.get(task_id)}, again
 
 
-def told_of(roots: Collection[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
-    """Return an account of a run's stale tasks, for its end; empty if no task is stale.
+def told_of(graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
+    """Return an account of the stale tasks of a run of a graph's roots, for its end; empty if no task is stale.
 
     By rule, it has the number of stale tasks and the keys. `words` are the arguments of the given command; None if a
     program runs the tasks.
     """
     # A wrapper without outputs is complete as soon as its requirements are.
-    ends = [task for root in roots for task in ([root] if isinstance(root, SlurmTask) else graph[root.task_id][1])]
-    stale, again = stale_in(ends, graph, *pending_in(ends, graph))
+    roots = graph.roots.values()
+    ends = [task for root in roots for task in ([root] if isinstance(root, SlurmTask) else graph.needs_of(root))]
+    stale, again = stale_in(graph, *graph.pending(ends=ends), ends)
     rules: dict[str, dict[str, Any]] = {}
     for task_id, keys in stale.items():
-        of_rule = rules.setdefault(graph[task_id][0].task_family, {"tasks": 0, "keys": []})
+        of_rule = rules.setdefault(graph.tasks[task_id].task_family, {"tasks": 0, "keys": []})
         of_rule["tasks"] += 1
         of_rule["keys"] += [key for key in keys if key not in of_rule["keys"]]
     if not rules:
         return {}
     command = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
     if words is not None:
-        made = {graph[task_id][0].task_family for task_id in again}
+        made = {graph.tasks[task_id].task_family for task_id in again}
         # Without options that would exclude the tasks that are made again.
         for widen in filter(None, (getattr(root, "words_to_run", None) for root in roots)):
             words = widen(words, made)

@@ -110,11 +110,19 @@ class SlurmTask(KnownParameters, luigi.Task):
         """Return names and values; resources are looked up once in luigi.cfg, not for every task."""
         section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
-        own = dict(params)
-        if args or section or known.keys() | kwargs.keys() != own.keys():
-            return list(super().get_param_values(params, args, {**known, **kwargs}))
-        given = {name: hashable(own[name].normalize(value)) for name, value in kwargs.items()}
-        return [(name, given[name] if name in given else known[name]) for name in own]
+        if args or section or known.keys() | kwargs.keys() != {name for name, _ in params}:
+            values = {name: value for name, (_, value) in known.items()}
+            return list(super().get_param_values(params, args, {**values, **kwargs}))
+        # Luigi keeps the pairs of each task: those of the configuration are the same for all.
+        return [
+            (name, hashable(parameter.normalize(kwargs[name]))) if name in kwargs else known[name]
+            for name, parameter in params
+        ]
+
+    def to_str_params(self, only_significant: bool = False, only_public: bool = False) -> dict[str, str]:
+        """Return the parameters as text, as Luigi does; the parameters of a class are chosen once."""
+        told = _told(type(self), only_significant, only_public)
+        return {name: parameter.serialize(self.param_kwargs[name]) for name, parameter in told}
 
     def _get_param_visibilities(self) -> dict[str, int]:
         """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
@@ -141,7 +149,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         section = SECTIONS.get(engine_name)
         site = section() if section and not (asked.memory and asked.time) else None
         try:
-            return asked.completed(site.memory, site.time) if site else asked.completed()
+            return _completed(asked, site.memory, site.time) if site else _completed(asked)
         except SizingError as error:
             raise SizingError(f"{self.get_task_family()}: {error}") from None
 
@@ -406,12 +414,26 @@ def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[st
     return configs, tasks
 
 
+@functools.cache
+def _told(task: type[SlurmTask], only_significant: bool, only_public: bool) -> list[tuple[str, luigi.Parameter]]:
+    """Return the names and parameters of a class that `to_str_params` tells."""
+    hidden = {ParameterVisibility.PRIVATE, *([ParameterVisibility.HIDDEN] if only_public else [])}
+    return [
+        (name, parameter)
+        for name, parameter in task.get_params()
+        if parameter.visibility not in hidden and (parameter.significant or not only_significant)
+    ]
+
+
+_completed = functools.lru_cache(maxsize=1024)(Resources.completed)
+
+
 @functools.lru_cache(maxsize=256)
-def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, Any]:
-    """The values of resources and options from configuration and command line, which are part of the key."""
+def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, tuple[str, Any]]:
+    """The names and values of resources and options from configuration and command line, parts of the key."""
     family = task.get_task_family()
     return {
-        name: hashable(parameter.task_value(family, name))
+        name: (name, hashable(parameter.task_value(family, name)))
         for name, parameter in task.get_params()
         if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }

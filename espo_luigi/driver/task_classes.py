@@ -121,13 +121,18 @@ def check_dask(family: str) -> None:
     importlib.import_module("espo_luigi.jobs.dask.imported")
 
 
+# By class and parameter: the last value that was checked. Tasks share those of luigi.cfg.
+_travel: dict[type[luigi.Task], dict[str, Any]] = {}
+
+
 def check_values(task: luigi.Task) -> None:
     """Raise `SubmissionError` if a value changes on its way to the job as text, or is private and does not travel."""
-    as_text, family = task.to_str_params(), task.get_task_family()
+    as_text, family, travel = task.to_str_params(), task.get_task_family(), _travel.setdefault(type(task), {})
     for name, parameter in task.get_params():
-        if name in ("memory", "time"):
-            continue  # numbers as well: jobs get these two from `Resources`
         value = getattr(task, name)
+        # Numbers as well: jobs get these two from `Resources`.
+        if name in ("memory", "time") or (name in as_text and travel.get(name, _no_value) is value):
+            continue
         try:
             read = _read(parameter, as_text[name]) if name in as_text else _configured(parameter, family, name)
             # NaN is not equal to itself.
@@ -135,6 +140,7 @@ def check_values(task: luigi.Task) -> None:
         except Exception as error:
             is_same, told = False, f"cannot be read back in its job ({type(error).__name__}: {error})"
         if is_same:
+            travel[name] = value
             continue
         where = f"{family}: the parameter {name}"
         if name not in as_text:

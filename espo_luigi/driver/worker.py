@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import getpass
-import json
 import logging
+import math
 import multiprocessing
 import os
+import queue
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import luigi.scheduler
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
-from luigi.parameter import ParameterVisibility
-from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.run import Graph, Run, each_after_its_needs, places_of
+from espo_luigi.driver.graph import Graph
+from espo_luigi.driver.run import Run, named, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
 from espo_luigi.driver.settings.espo import check_names, check_packages, settings, state_dir
@@ -33,17 +36,138 @@ from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.stale import stale_lines, told_of
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask, without_effect
 from espo_luigi.driver.task_classes import has_job
-from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
+from espo_luigi.errors import EspoError, Failure, JobInputError, ProcessLimitError, StoppedError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
-from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently, process_limit
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, process_limit, start
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
-_NOT_OURS = json.dumps("Not of the run that is at work in this work folder: give a command that asks for it.")
+_STACK_BYTES = 512 * 1024
+_trouble = Minutely()
+
+
+def is_complete(task: Task) -> bool:
+    """Return whether `task` is complete; a file system that fails for a moment is asked again."""
+    return bool(persistently(task.complete, DRIVERS_PATIENCE_SECONDS, warn=_trouble.warn))
+
+
+class ThreadTaskProcess(luigi.worker.TaskProcess):
+    """Stands where Luigi expects a process, and is a thread: thousands may wait at once."""
+
+    exitcode = 0
+    pid = None
+
+    def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of = run
+        self._lost_input = False
+        self._stopped = ""
+        self._failure: Failure | None = None
+        # Held from the task's end on, or from its timeout, whichever comes first.
+        self._end = threading.Lock()
+        self.check_complete = is_complete
+        self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises ProcessLimitError, which ends the run and leaves its jobs to the next."""
+        threading.stack_size(_STACK_BYTES)
+        try:
+            start(self._thread)
+        finally:
+            threading.stack_size(0)
+
+    def is_alive(self) -> bool:
+        """Return True while the task runs."""
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """Record that the task has failed, and have it end its job: it took longer than `[worker] timeout`.
+
+        At the end of a run, Luigi calls this for all tasks that are left, whose jobs have been stopped by then.
+        """
+        if self._run_of.is_over:
+            return
+        if not self._ends_now():
+            self._thread.join()  # Luigi has its result first, and ignores the timeout.
+            return
+        failure = Failure(named(self.task), f"it took longer than [worker] timeout, {self.worker_timeout:g} s")
+        logger.error("%s", failure)
+        self._run_of.ended(self.task, failure, self.worker_timeout)
+        if isinstance(self.task, SlurmTask):
+            self.task.on_kill()
+
+    def _ends_now(self) -> bool:
+        """Return True to the first caller; hide the timeout from Luigi, which looks at it before each result."""
+        self.timeout_time = math.inf
+        return self._end.acquire(blocking=False)
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        results: deque[Any] = deque(maxlen=1)
+        queue, self.result_queue = self.result_queue, SimpleNamespace(put=results.append)
+        self.run()
+        _, status, reason, missing, _ = results[0]
+        if not self._ends_now():  # it took too long, and Luigi has been told
+            return
+        try:
+            if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
+                results.append(self._put_back())
+            elif self._stopped:
+                self._run_of.stopped(self.task, self._stopped)
+            elif status in (DONE, FAILED):
+                failure = self._failure or Failure(named(self.task), str(reason or ""))
+                self._run_of.ended(self.task, failure if status == FAILED else None, time.monotonic() - started)
+        finally:
+            # Luigi waits for this whatever else goes wrong.
+            queue.put(results[0])
+
+    def _put_back(self) -> tuple[Any, ...]:
+        """Return what luigi takes for new requirements: it checks them again, and makes those that are missing."""
+        needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
+        return self.task.task_id, PENDING, "", [], needs
+
+    def _run_get_new_deps(self) -> Any:
+        # To check what its task needs may have taken long.
+        if self._run_of.is_over:
+            raise StoppedError(f"{self.task}: not started, the run has ended")
+        return super()._run_get_new_deps()
+
+    def _handle_run_exception(self, ex: BaseException) -> Any:
+        self._lost_input = isinstance(ex, JobInputError)
+        if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
+            ex = JobInputError(Failure(named(self.task), str(ex)))
+        self._failure = Failure.of(named(self.task), ex)
+        if self._end.locked():  # it took too long
+            return str(ex)
+        if not isinstance(ex, EspoError):
+            return super()._handle_run_exception(ex)
+        if isinstance(ex, StoppedError):
+            self._stopped = ex.outcome
+        else:
+            logger.error("%s", ex)
+            self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
+        return str(ex)
+
+
+class StatusReporter(luigi.worker.TaskStatusReporter):
+    """Tells Luigi's scheduler how a task stands, but no link, for which the scheduler would forget all else."""
+
+    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
+        super().__init__(scheduler, task.task_id, worker_id, messages)
+        self._task = task
+
+    def update_tracking_url(self, tracking_url: str) -> None:
+        """Show no link: a driver's own scheduler has no page."""
+
+
+class Results(queue.SimpleQueue[Any]):
+    """Where threads put how their tasks ended; luigi's queue sends it through a pipe, for processes."""
+
+    def close(self) -> None:
+        """Do what luigi expects of a queue at the end."""
 
 
 def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
@@ -54,9 +178,10 @@ def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
 class EspoWorker(luigi.worker.Worker):
     """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs deleted.
 
-    For luigid, the successive drivers of a work folder are the same worker: luigid hands the tasks of a killed driver
-    to the next driver at once. A restarted luigid is told the tasks again that it has forgotten.
+    The successive drivers of a work folder are the same worker.
     """
+
+    _reporter = StatusReporter
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -66,12 +191,10 @@ class EspoWorker(luigi.worker.Worker):
         self._get_work_response_history: deque[Any] = deque(maxlen=1)
         self._task_result_queue = Results()
         self._refused = False
-        self._is_remote = isinstance(self._scheduler, RemoteScheduler)
         self._ended_well: set[str] = set()
         self._disabled: set[str] = set()
         self._announcing_again = False
         self._is_running = False
-        self._was_given_others = False
         # The arguments of Luigi's command, if it runs this; None in a program.
         self.arguments: list[str] | None = None
         self._signals = Signals(leaves_jobs_on_sigterm)
@@ -80,8 +203,6 @@ class EspoWorker(luigi.worker.Worker):
         """Check every task of the graph below `task`; schedule it only if all can run and no other driver runs them."""
         try:
             graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
-            if not self._is_running:
-                self._look_for_disabled()
         except (EspoError, OSError) as error:
             remedy = "; see to that file and its disk (rights, space, quota), and run again"
             why = f"{error}{'' if isinstance(error, EspoError) else remedy}"
@@ -100,14 +221,14 @@ class EspoWorker(luigi.worker.Worker):
         if self._is_running:
             self._run_of_tasks.add_again(graph, pending)
         else:
-            self._run_of_tasks.add(task, graph, pending)
+            self._run_of_tasks.add(graph, pending)
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
-        graph = each_after_its_needs([task], check=True)
-        most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        graph = Graph([task], check=True)
+        most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.tasks.keys())
         if most is not None and n > most:
             # Luigi would leave out tasks, and what needs them, with a warning for each.
             raise SubmissionError(
@@ -120,9 +241,9 @@ class EspoWorker(luigi.worker.Worker):
                     "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit "
                     "out"
                 )
-            self._run_of_tasks.budget(limit, task, graph)
+            self._run_of_tasks.budget(limit, graph)
             self._scheduler.start_within(self._run_of_tasks.scratch)
-        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
+        jobs = [one for one in graph if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             check_packages()
             hold_folders(_exclusive_folders(jobs))
@@ -149,11 +270,6 @@ class EspoWorker(luigi.worker.Worker):
         finally:
             self._announcing_again = False
 
-    def _look_for_disabled(self) -> None:
-        # luigid disables failed tasks for a day; a new driver has to try them now.
-        if self._is_remote:
-            self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
-
     def _add_task(self, *arguments: Any, **keywords: Any) -> None:
         task_id, status = keywords["task_id"], keywords["status"]
         if self._announcing_again and status == PENDING:
@@ -169,62 +285,7 @@ class EspoWorker(luigi.worker.Worker):
             self._disabled.discard(task_id)
             # After a scheduler's own "disabled", it takes "pending" only from a worker that has sent "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
-        if keywords.get("params"):
-            # With all parameters, its page's command to run a task again would fill a screen.
-            visibilities = self._scheduled_tasks[task_id]._get_param_visibilities()
-            shown = [name for name in keywords["params"] if visibilities.get(name) == ParameterVisibility.PUBLIC]
-            keywords["params"] = {name: keywords["params"][name] for name in shown}
         super()._add_task(*arguments, **keywords)
-
-    def _get_work(self) -> Any:
-        response = self._ask_for_work()
-        if self._is_remote and self._was_forgotten(response):
-            self._announce_again()
-            response = self._ask_for_work()
-        while self._is_remote and response.task_id in self._ended_well:
-            # luigid was restarted with an older state.
-            self._scheduler.add_task(worker=self._id, task_id=response.task_id, status=DONE)
-            response = self._ask_for_work()
-        return response
-
-    def _ask_for_work(self) -> Any:
-        self._was_given_others = True
-        while self._was_given_others:
-            self._was_given_others = False
-            response = super()._get_work()
-        return response
-
-    def _get_work_task_id(self, get_work_response: Any) -> Any:
-        # Luigi would import the module that luigid names, and run it. The task may come from an earlier driver of this
-        # work folder, or from anybody who reaches luigid's port.
-        ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
-        others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
-        if self._assistant or not others:
-            return super()._get_work_task_id(get_work_response)
-        for task_id in others:
-            logger.warning("luigid hands out %s, which is not of this run: not run", task_id)
-            self._scheduler.add_task(worker=self._id, task_id=task_id, status=FAILED, expl=_NOT_OURS, runnable=False)
-        self._was_given_others = True
-        return None
-
-    def _was_forgotten(self, response: Any) -> bool:
-        if response.worker_state == luigi.scheduler.WORKER_STATE_DISABLED:
-            return False
-        if self._running_tasks:
-            return not self._running_tasks.keys() <= {task["task_id"] for task in response.running_tasks}
-        return response.task_id is None and not response.n_pending_tasks and self._run_of_tasks.can_go_on()
-
-    def _announce_again(self) -> None:
-        logger.warning("luigid does not know this run's tasks any more: telling it again")
-        self._look_for_disabled()
-        known = len(self._add_task_history)
-        self._batch_families_sent.clear()
-        self._scheduler.add_worker(self._id, self._worker_info)
-        try:
-            for root in self._run_of_tasks.roots.values():
-                self._announce(root)
-        finally:
-            del self._add_task_history[known:]
 
     def run(self) -> bool:
         """Run until everything is done or has failed; a signal stops the run, or leaves its jobs running."""
@@ -249,7 +310,7 @@ class EspoWorker(luigi.worker.Worker):
                     state.measured = measured_since(state.started, accounts)
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
-            places = " ".join(place for root in self._run_of_tasks.roots.values() for place in places_of(root))
+            places = " ".join(place for root in self._run_of_tasks.graph.roots.values() for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
@@ -257,7 +318,7 @@ class EspoWorker(luigi.worker.Worker):
     def _tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
         try:
-            told = told_of(self._run_of_tasks.roots.values(), self._run_of_tasks.graph, self.arguments)
+            told = told_of(self._run_of_tasks.graph, self.arguments)
         except (EspoError, OSError) as error:
             logger.warning("What is stale of this run is not known: %s", error)
             return
@@ -330,7 +391,7 @@ class EspoWorker(luigi.worker.Worker):
             task,
             self._id,
             self._task_result_queue,
-            StatusReporter(task, self._scheduler, self._id, messages),
+            self._reporter(task, self._scheduler, self._id, messages),
             use_multiprocessing=True,
             worker_timeout=self._config.timeout,
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,

@@ -42,7 +42,7 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
         told = [_short(value) for key, value in one.task.wildcards.items() if key not in same]
         label = one.rule if by_rule else "\n".join([one.rule, *told])
         node = nodes.setdefault(name, Node(label, DONE))
-        node.needs |= {names[needed] for needed in one.needs if needed in names} - {name}
+        node.needs |= {names[needed] for needed in plan.graph.needs[task_id] if needed in names} - {name}
     for name, counts in states.items():
         nodes[name].state = next(state for state in (BLOCKED, RUN, STALE, DONE) if counts[state])
         if by_rule:

@@ -9,7 +9,8 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import each_after_its_needs, expect_on_scratch, pending_in
+from espo_luigi.driver.graph import Graph, without_collector
+from espo_luigi.driver.run import expect_on_scratch
 from espo_luigi.driver.scratch import Scratch, scratch_limit
 from espo_luigi.driver.settings.espo import check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
@@ -21,6 +22,7 @@ from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.states import BLOCKED, DONE, RUN, TaskState, TaskStatus, problem_of
 from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
+from espo_luigi.store.marker import reading_once
 from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import settings
@@ -31,12 +33,11 @@ _SHOWN = 2
 _HALF = "half there, or another task's"
 
 
-@dataclass
+@dataclass(slots=True)
 class Planned:
-    """A task, the ids of the tasks that it needs, its state, its expected cost, and its part of the capacity."""
+    """A task, its state, its expected cost, and its part of the capacity."""
 
     task: SlurmTask
-    needs: list[str]
     status: TaskStatus = field(default_factory=TaskStatus)
     cost: Cost | None = None
     takes: Amounts = field(default_factory=dict)
@@ -60,13 +61,14 @@ class Planned:
 
 @dataclass
 class Plan:
-    """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
+    """All tasks of a run, by id, in the order of their `graph`; `again` are complete tasks that depend on a change.
 
     If it `deletes`, temporary stores go as soon as nothing needs them. `scratch` is the account of a run with
     `[espo] scratch_limit`. `lacking` is the problem of tasks that a run leaves out. `lacks_reference` says why costs
     assume cells of 0.1 degrees.
     """
 
+    graph: Graph
     tasks: dict[str, Planned]
     again: set[str]
     deletes: bool
@@ -89,7 +91,7 @@ class Plan:
         found: dict[str, Planned] = {}
         for task_id, planned in reversed(self.tasks.items()):
             if planned.status.in_plan == DONE or task_id in found:
-                found |= {need: self.tasks[need] for need in planned.needs if need in self.tasks}
+                found |= {need: self.tasks[need] for need in self.graph.needs[task_id] if need in self.tasks}
             if planned.status.in_plan != RUN:
                 found.pop(task_id, None)
         return list(found.values())
@@ -99,10 +101,9 @@ class Plan:
         steps = {}
         for task_id, planned in self.tasks.items():
             if planned.status.in_plan == RUN and planned.cost is not None:
-                needs, temporary = planned.needs, planned.temporary_bytes
-                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, needs, temporary)
+                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, planned.temporary_bytes)
         scratch = self.scratch.copy() if self.scratch is not None and limited and not self.too_large else None
-        return timing(steps, self.capacity.amounts, scratch=scratch, deletes=self.deletes)
+        return timing(steps, self.graph.needs, self.capacity.amounts, scratch=scratch, deletes=self.deletes)
 
     def made_bytes(self, *, temporary: bool) -> float:
         """Return the bytes of the temporary outputs to make, or of the kept ones; none counts as deleted meanwhile."""
@@ -112,6 +113,8 @@ class Plan:
 
 
 @unchanging_settings()
+@reading_once()
+@without_collector()
 def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = ()) -> Plan:
     """Plan a run of `All`, or until some of its rules, narrowed by a selection; or a run of `roots`.
 
@@ -125,20 +128,13 @@ def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = 
     check_names()
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
-    everything = list(roots or All().everything())
-    wanted = [replace(selection, until=rule) for rule in rules] or [selection]
-    ends: dict[str, Task] = {}
-    for part in wanted:
-        ends |= {task.task_id: task for task in (part.ends(everything) if part else everything)}
-    graph = each_after_its_needs(ends.values())
+    everything = Graph(roots or All().everything())
+    parts = [replace(selection, until=rule) for rule in rules] or [selection]
+    graph = everything.below(task for part in parts for task in part.ends(everything))
     allowed = selection.allowed(graph)
-    tasks = {
-        task_id: Planned(task, [need.task_id for need in needs])
-        for task_id, (task, needs) in graph.items()
-        if isinstance(task, SlurmTask)
-    }
-    pending, seen = pending_in(ends.values(), graph)
-    stale, again = stale_in(list(ends.values()), graph, pending, seen)
+    tasks = {task_id: Planned(task) for task_id, task in graph.tasks.items() if isinstance(task, SlurmTask)}
+    pending, seen = graph.pending()
+    stale, again = stale_in(graph, pending, seen)
     for task_id, keys in stale.items():
         tasks[task_id].status = TaskStatus(TaskState.STALE, changed=tuple(keys))
     _refused.clear()  # settings may have changed since the last plan
@@ -146,12 +142,13 @@ def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = 
     for task_id, planned in tasks.items():
         if task_id in pending:
             problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
-            _decide(planned, tasks, problem, experience, available)
+            needs = [tasks[need] for need in graph.needs[task_id] if need in tasks]
+            _decide(planned, needs, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
     scratch = None if (limit := scratch_limit()) is None else Scratch(limit)
     if scratch is not None:
         expect_on_scratch(scratch, graph, {one for one in pending if tasks[one].status.in_plan == RUN})
-    return Plan(tasks, again, deletes, available, selection.lacking, experience.lacks_reference, scratch)
+    return Plan(graph, tasks, again, deletes, available, selection.lacking, experience.lacks_reference, scratch)
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -165,11 +162,10 @@ def _experienced() -> tuple[Path, ...]:
 
 
 def _decide(
-    planned: Planned, tasks: dict[str, Planned], problem: str, experience: Experience, available: Capacity
+    planned: Planned, needs: Sequence[Planned], problem: str, experience: Experience, available: Capacity
 ) -> None:
     """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
-    resources, own_problem, at_once = _resources(planned.task, available)
-    needs = [tasks[need] for need in planned.needs if need in tasks]
+    resources, own_problem, takes = _resources(planned.task, available)
     waits = next((need for need in needs if need.status.in_plan == BLOCKED), None)
     if problem := problem or own_problem:
         planned.status = TaskStatus(TaskState.BLOCKED, problem)
@@ -179,26 +175,30 @@ def _decide(
         waits_first = any(need.status.in_plan == RUN for need in needs)
         planned.status = TaskStatus(TaskState.TO_COME if waits_first else TaskState.READY, why_to_run(planned.task))
     if resources is not None:
-        planned.cost, planned.takes = experience.expected(planned.task, resources), available.taken(resources, at_once)
+        planned.cost, planned.takes = experience.expected(planned.task, resources), takes
 
 
-def _resources(task: SlurmTask, available: Capacity) -> tuple[Resources | None, str, int]:
-    """Return the task's resources, the problem with it or its request, and how many of its kind share a job."""
+def _resources(task: SlurmTask, available: Capacity) -> tuple[Resources | None, str, Amounts]:
+    """Return the task's resources, the problem with it or its request, and its part of the capacity."""
     if problem := problem_of(task):
-        return None, problem, 1
-    asked = task.allocation
-    if settings().engine in SECTIONS:
-        key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
-        if key not in _refused:
+        return None, problem, {}
+    asked, is_batch = task.allocation, settings().engine in SECTIONS
+    options = [str(getattr(task, name, "")) for name in OPTION_NAMES] if is_batch else ()
+    key = (task.get_task_family(), asked, *options)
+    if key not in _refused:
+        fitted, problem, at_once = asked, "", 1
+        if is_batch:
             order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
             fitted, refusals, at_once = room_of(order, batch)
-            _refused[key] = fitted, "; ".join(refusals), 1 if refusals else at_once
-        return _refused[key]
-    return asked.fitted(available.largest.cpus, available.largest.memory_bytes) if available.largest else asked, "", 1
+            problem, at_once = "; ".join(refusals), 1 if refusals else at_once
+        elif available.largest:
+            fitted = asked.fitted(available.largest.cpus, available.largest.memory_bytes)
+        _refused[key] = fitted, problem, available.taken(fitted, at_once)
+    return _refused[key]
 
 
 # By rule, resources and options.
-_refused: dict[Any, tuple[Resources, str, int]] = {}
+_refused: dict[Any, tuple[Resources, str, Amounts]] = {}
 
 
 def why_to_run(task: Task) -> str:

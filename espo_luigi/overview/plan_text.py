@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -319,7 +320,7 @@ def as_json(plan: Plan) -> PlanJson:
 
 
 def _plain(planned: Planned, plan: Plan) -> PlannedJson:
-    cost = planned.cost.__dict__ | {"core_hours": planned.cost.core_hours} if planned.cost is not None else None
+    cost = asdict(planned.cost) | {"core_hours": planned.cost.core_hours} if planned.cost is not None else None
     return {
         "rule": planned.rule,
         "wildcards": planned.task.wildcards,

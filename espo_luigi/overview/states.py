@@ -201,7 +201,7 @@ class TaskState(enum.StrEnum):
     TO_COME = "to come"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """How a task stands, and why.
 

@@ -20,13 +20,12 @@ from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.srun import Steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TimedTask:
-    """A task: its time, its part of the capacity (by thing), its needs, and the temporary bytes that it makes."""
+    """A task: its time, its part of the capacity (by thing), and the temporary bytes that it makes."""
 
     seconds: float
     room: Mapping[str, float]
-    needs: Sequence[str]
     temporary_bytes: float = 0.0
 
 
@@ -45,34 +44,46 @@ class Timing:
 
 
 def timing(
-    steps: Mapping[str, TimedTask], room: Mapping[str, float], *, scratch: Scratch | None = None, deletes: bool = True
+    steps: Mapping[str, TimedTask],
+    needs: Mapping[str, Sequence[str]],
+    room: Mapping[str, float],
+    *,
+    scratch: Scratch | None = None,
+    deletes: bool = True,
 ) -> Timing:
     """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
 
-    Needs that are not among the steps are there already. With `scratch`, whose account goes on here, groups wait as in
-    a run; steps that never get room are left out. Unless it `deletes`, temporary stores stay.
+    `needs` are those of a `Graph`; what is not among the steps is there already. With `scratch`, whose account goes on
+    here, groups wait as in a run; steps that never get room are left out. Unless it `deletes`, temporary stores stay.
     """
-    run = _Simulation(steps, room, scratch, deletes=deletes)
+    run = _Simulation(steps, needs, room, scratch, deletes=deletes)
     run.play()
     no_room = scratch.no_room() if scratch is not None else ""
     # The longest chain of steps that need each other.
     longest: dict[str, float] = {}
     for name, step in steps.items():
-        longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)
+        longest[name] = step.seconds + max((longest[one] for one in needs.get(name, ()) if one in longest), default=0.0)
     return Timing(run.now, max(longest.values(), default=0.0), run.most, run.most_bytes, no_room)
 
 
 class _Simulation:
     def __init__(
-        self, steps: Mapping[str, TimedTask], room: Mapping[str, float], scratch: Scratch | None, *, deletes: bool
+        self,
+        steps: Mapping[str, TimedTask],
+        needs: Mapping[str, Sequence[str]],
+        room: Mapping[str, float],
+        scratch: Scratch | None,
+        *,
+        deletes: bool,
     ) -> None:
-        self._steps, self._room, self._scratch, self._deletes = steps, dict(room), scratch, deletes
+        self._steps, self._needs = steps, {name: needs.get(name, ()) for name in steps}
+        self._room, self._scratch, self._deletes = dict(room), scratch, deletes
         # By group without room: its tasks that may start else.
         self._set_aside: dict[str, list[str]] = defaultdict(list)
-        self._left = {name: sum(needed in steps for needed in step.needs) for name, step in steps.items()}
+        self._left = {name: sum(needed in steps for needed in of_step) for name, of_step in self._needs.items()}
         self._users: dict[str, list[str]] = defaultdict(list)
-        for name, step in steps.items():
-            for needed in step.needs:
+        for name, of_step in self._needs.items():
+            for needed in of_step:
                 self._users[needed].append(name)
         self._unused = {name: len(users) for name, users in self._users.items()}
         self._ready = deque(name for name, left in self._left.items() if not left)
@@ -117,7 +128,7 @@ class _Simulation:
             self._left[user] -= 1
             if not self._left[user]:
                 self._ready.append(user)
-        for needed in step.needs if self._deletes else ():
+        for needed in self._needs[name] if self._deletes else ():
             self._unused[needed] -= 1
             if not self._unused[needed]:
                 self._note(needed, on_disk=0)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from luigi import Task
 
-from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
@@ -65,7 +65,7 @@ def why(words: Sequence[str], module: str = "") -> str:
     search = Search([All(), *(tasks_of(module) if module else ())])
     if len(words) == 1 and (told := _about_folder(words[0], search)):
         return told
-    start = named_task(words, module, search.ends)
+    start = named_task(words, module, search)
     if ended := search.ended(start):
         deleted = [str(target) for target in start.output()]
         return (
@@ -99,7 +99,7 @@ def _about_folder(folder: str, search: Search) -> str:
     """
     wanted = Path(folder).absolute()
     made: dict[Path, SlurmTask] = {}
-    for task in (task for task in walk(search.ends) if isinstance(task, EspoTask)):
+    for task in (task for task in search.graph if isinstance(task, EspoTask)):
         made |= {path: task for target in task.output() if wanted in (path := target.path.absolute()).parents}
     rules: dict[str, Counter[str]] = {}
     for each in {task.task_id: task for task in made.values()}.values():
@@ -121,17 +121,17 @@ def _names(chain: Sequence[SlurmTask]) -> list[str]:
     return names
 
 
-def named_task(words: Sequence[str], module: str, ends: Sequence[Task]) -> SlurmTask:
+def named_task(words: Sequence[str], module: str, search: Search) -> SlurmTask:
     """Return the task that a path (also one inside of a store), or a rule and values of its parameters name.
 
-    `ends` and what they need are searched for a rule.
+    For a rule, the graph of the search has its tasks.
     """
     if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
         path = Path(words[0])
         return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path), module)
     family, *rest = [word for word in words if not word.startswith("--")]
-    roots = [PerfectModel(truth=ALL)] if family in ("PerfectModel", "PerfectPair") else ends
-    everything = [task for task in walk(roots) if isinstance(task, SlurmTask)]
+    graph = Graph([PerfectModel(truth=ALL)]) if family in ("PerfectModel", "PerfectPair") else search.graph
+    everything = [task for task in graph if isinstance(task, SlurmTask)]
     tasks = [task for task in everything if task.task_family == family]
     if not tasks:
         rules = sorted({task.task_family for task in everything})
@@ -162,7 +162,7 @@ class Search:
     """Finds the way from a task down to the root, and looks at each task once."""
 
     def __init__(self, ends: Sequence[Task]) -> None:
-        self.ends = ends
+        self._ends = ends
         self.states = TaskStates()
         self._ways: dict[str, _Way] = {}
         self._blocked: dict[str, bool] = {}
@@ -196,10 +196,14 @@ class Search:
         return float(result["ended"]) if was_done and task.task_id not in self.to_run else 0.0
 
     @functools.cached_property
+    def graph(self) -> Graph:
+        """The tasks below the ends, such as `All`."""
+        return Graph(self._ends)
+
+    @functools.cached_property
     def to_run(self) -> set[str]:
-        """The tasks that a run of the ends, such as `All`, would do."""
-        graph = each_after_its_needs(self.ends)
-        return pending_in(self.ends, graph, lambda each: not self.states.is_complete(each))[0]
+        """The tasks that a run of the ends would do."""
+        return self.graph.pending(lambda each: not self.states.is_complete(each))[0]
 
     def word(self, task: SlurmTask) -> str:
         """Return how a task stands, in a few words."""

@@ -11,8 +11,8 @@ import platform
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -97,7 +97,7 @@ class Marker:
     created: str = field(default_factory=_now)
     processor: str = field(default_factory=processor)
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Sixteen hexadecimal digits of the SHA-256 of everything but `created` and `processor`."""
         content = {key: value for key, value in self._as_dict().items() if key not in ("created", "processor")}
@@ -109,7 +109,8 @@ class Marker:
         return {key.removeprefix(FILES_OF): was for key, was in self.fingerprints.items() if key.startswith(FILES_OF)}
 
     def _as_dict(self) -> dict[str, Any]:
-        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.__dict__.items()}
+        values = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values}
 
     def to_json(self) -> str:
         """Render as the text of the marker file, with the id for readers."""
@@ -156,9 +157,38 @@ def is_complete(path: Path) -> bool:
     return read_marker(path) is not None
 
 
+# The markers read so far in a block of `reading_once`, and their tables, of which many markers have the same.
+_read: dict[str, Marker | None] | None = None
+_tables: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Read each marker once during the block, for a plan, which looks at the state of one moment."""
+    global _read
+    former, _read = _read, {}
+    try:
+        yield
+    finally:
+        _read = former
+        _tables.clear()
+
+
 def read_marker(path: Path) -> Marker | None:
     """Read the marker of a store, archive, table or page, in well under a millisecond; None unless it is complete."""
-    path = Path(path)
+    if _read is None:
+        return _read_marker(Path(path))
+    key = str(path)
+    if key not in _read:
+        marker = _read_marker(Path(path))
+        if marker is not None:
+            tables = {name: getattr(marker, name) for name in ("fingerprints", "versions")}
+            marker = replace(marker, **{n: _tables.setdefault(tuple(one.items()), one) for n, one in tables.items()})
+        _read[key] = marker
+    return _read[key]
+
+
+def _read_marker(path: Path) -> Marker | None:
     try:
         if path.suffix == ".zip":
             # A few hundred bytes are read, however many members there are. Chunks are checked when they are read.

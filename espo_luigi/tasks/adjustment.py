@@ -132,8 +132,7 @@ class Train(VariableTask):
     def check(self) -> None:
         """Raise an error, too, if the reference's stores are outdated and the catalogue lacks the reference."""
         super().check()
-        references = (task for task in self.deps() if isinstance(task, ReferenceCalendar))
-        if any(task.stale(files=False) for task in references):
+        if any(each.task.stale(files=False) for each in self.in_reference):
             self.context.reference()
 
     def compute(

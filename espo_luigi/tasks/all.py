@@ -12,7 +12,7 @@ from pathlib import Path
 import luigi
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph, each_after_its_needs, pending_in
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.base import EspoTask
@@ -59,8 +59,8 @@ class Selection:
         """True if a single simulation is asked for."""
         return len(set(_words(self.sims))) == 1
 
-    def ends(self, roots: Iterable[Task]) -> list[Task]:
-        """Return the last tasks of the selected part of the graph below `roots`.
+    def ends(self, graph: Graph) -> list[Task]:
+        """Return the last tasks of the selected part of a graph; its roots, if nothing is selected.
 
         Raises
         ------
@@ -69,19 +69,19 @@ class Selection:
         """
         if self.only and (self.first or self.until):
             raise ParameterError("--only excludes --from and --until: it is both of them for one rule")
-        graph = each_after_its_needs(roots)
-        tasks = [task for task, _ in graph.values()]
-        self._check_names(tasks)
+        if not self:
+            return list(graph.roots.values())
+        self._check_names(graph)
         after = self.allowed(graph)
-        wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
+        wanted = [task for task in graph if self._wants(task) and (after is None or task.task_family in after)]
         for names_of, words, reachable in self._narrowed:
             # By task, the simulations (or the pieces) of all tasks below it.
             reach: dict[str, set[str]] = {}
-            for task_id, (task, needs) in graph.items():
-                reach[task_id] = names_of(task).union(*(reach[needed.task_id] for needed in needs))
+            for task_id, task in graph.tasks.items():
+                reach[task_id] = names_of(task).union(*(reach[need] for need in graph.needs[task_id]))
             within = [task for task in wanted if reach[task.task_id] <= reachable]
             wanted = [task for task in within if not (names := names_of(task)) or names & words]
-        needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
+        needed = {need for task in wanted for need in graph.needs[task.task_id]}
         if not wanted:
             given = zip(_DESCRIPTIONS, astuple(self), strict=False)
             named = [f"--{name.replace('_', '-')} {value}" for name, value in given if value]
@@ -94,8 +94,8 @@ class Selection:
         if not first:
             return None
         needs: dict[str, set[str]] = {}
-        for task, needed in graph.values():
-            needs.setdefault(task.task_family, set()).update(one.task_family for one in needed)
+        for task in graph:
+            needs.setdefault(task.task_family, set()).update(one.task_family for one in graph.needs_of(task))
         after, more = {first}, {first}
         while more:
             more = {rule for rule, others in needs.items() if others & after} - after
@@ -126,8 +126,9 @@ class Selection:
         found = [(simulations_of, sims, together), (pools_of, pools, pools), (pieces_of, pieces, pieces)]
         return [one for one in found if one[1]]
 
-    def _check_names(self, tasks: Sequence[Task]) -> None:
-        rules = {task.task_family for task in tasks if task.deps() or hasattr(task, "wildcards")}
+    def _check_names(self, graph: Graph) -> None:
+        tasks = list(graph)
+        rules = {task.task_family for task in tasks if graph.needs[task.task_id] or hasattr(task, "wildcards")}
         for name, words, known in (
             ("", _words(f"{self.first} {self.until} {self.only}"), rules),
             ("sim-id", _words(self.sims), set().union(*map(simulations_of, tasks))),
@@ -155,14 +156,14 @@ def _below(rule: type[EspoTask]) -> Iterator[type[EspoTask]]:
         yield from _below(each)
 
 
-def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, Task]:
+def blocked(graph: Graph, allowed: set[str] | None) -> dict[str, Task]:
     """Return the tasks that cannot run, each with the incomplete task that it needs and that is not `allowed`."""
     if allowed is None:
         return {}
-    pending, seen = pending_in(roots, graph, lambda task: task.task_family in allowed and not task.complete())
+    pending, seen = graph.pending(lambda task: task.task_family in allowed and not task.complete())
     found: dict[str, Task] = {}
-    for task_id, (task, needs) in graph.items():
-        if task_id in pending and (obstacles := [found[one.task_id] for one in needs if one.task_id in found]):
+    for task_id, task in graph.tasks.items():
+        if task_id in pending and (obstacles := [found[need] for need in graph.needs[task_id] if need in found]):
             found[task_id] = obstacles[0]
         elif task_id in seen and task.task_family not in allowed and not task.complete():
             found[task_id] = task
@@ -234,9 +235,8 @@ class All(luigi.WrapperTask):
 
     @functools.cached_property
     def _runnable(self) -> list[luigi.Task]:
-        ends = self.ends
-        graph = each_after_its_needs(ends)
-        held_up = blocked(ends, graph, self.selection.allowed(graph))
+        ends, graph = self.ends, self._graph.below(self.ends)
+        held_up = blocked(graph, self.selection.allowed(graph))
         runnable = [task for task in ends if task.task_id not in held_up]
         if held_up and not runnable:
             raise ParameterError(
@@ -248,13 +248,18 @@ class All(luigi.WrapperTask):
 
     def words_to_run(self, words: Sequence[str], rules: set[str]) -> list[str]:
         """Return the words of the command that asked for this; the words that exclude any of `rules` are changed."""
-        allowed = self.selection.allowed(each_after_its_needs(self.everything())) if self.selection else None
+        allowed = self.selection.allowed(self._graph) if self.selection else None
         return list(words) if allowed is None or rules <= allowed else widened(words)
 
     @functools.cached_property
     def ends(self) -> list[luigi.Task]:
         """The last task of every chain of the part that is asked for."""
-        return self.selection.ends(self.everything()) if self.selection else list(self.everything())
+        return self.selection.ends(self._graph) if self.selection else list(self.everything())
+
+    @functools.cached_property
+    def _graph(self) -> Graph:
+        """The graph of everything, of which a part is asked for."""
+        return Graph(self.everything())
 
     def everything(self) -> Iterator[luigi.Task]:
         """Yield the last task of every chain."""

@@ -214,8 +214,9 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def decisive_infos(self) -> list[ZarrInfo]:
         """Return the outputs that decide whether the task is complete: those kept, or all if none is kept."""
-        kept = [name for name, port in self.ports() if not port.is_temporary]
-        return [getattr(self, name)() for name in kept or dict(self.ports())]
+        ports = self.ports()
+        kept = [name for name, port in ports if not port.is_temporary]
+        return [getattr(self, name)() for name in kept or dict(ports)]
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return the stores that are the task's inputs."""
@@ -236,6 +237,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return next(iter(partition.pools_of(self)), "")
 
     @classmethod
+    @functools.cache
     def temporary_share(cls) -> float:
         """Return the part of the outputs' bytes that is temporary; links have no bytes."""
         ports = [port for _, port in ports_of(cls, OutputPort) if not port.of_flags]

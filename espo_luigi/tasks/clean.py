@@ -9,7 +9,8 @@ from pathlib import Path
 
 from espo_luigi import store
 from espo_luigi.driver.engines import close_engines, hold_folders
-from espo_luigi.driver.run import Run, each_after_its_needs, pending_in
+from espo_luigi.driver.graph import Graph
+from espo_luigi.driver.run import Run
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.partials import PARTIAL_SUFFIX, abandoned_partials, remove_partial
 from espo_luigi.tasks.all import All
@@ -31,9 +32,9 @@ def leftovers() -> list[Leftover]:
     A leftover is a temporary store that no unfinished task of `All` needs; or the partial of a writer (or a deletion)
     that was killed on this host or has been silent for two days.
     """
-    root, run = All(), Run()
-    graph = each_after_its_needs([root])  # unchecked: a file in an output's way is no reason to keep what is left over
-    run.add(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
+    run = Run()
+    graph = Graph([All()])  # unchecked: a file in an output's way is no reason to keep what is left over
+    run.add(graph, dict.fromkeys(graph.pending()[0], True))
     unneeded = [task for task in run.left_over() if isinstance(task, EspoTask)]
     paths = {path for task in unneeded for path in task.temporary_paths() if store.is_complete(path)}
     for folder in set(EspoTask.exclusive_folders()):

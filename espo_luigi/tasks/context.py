@@ -323,8 +323,8 @@ class RunContext:
 
 
 @functools.cache
-def _context(files: tuple[Path, ...]) -> RunContext:
-    if not files:
+def _context(names: str) -> RunContext:
+    if not (files := paths_in(names)):
         lacking = (
             "luigi.cfg does not name the configuration, [espo] config = config.yml paths.yml,"
             if Path("luigi.cfg").exists()
@@ -341,7 +341,7 @@ def _context(files: tuple[Path, ...]) -> RunContext:
 
 def context() -> RunContext:
     """Return the context of the configuration files that ``[espo] config`` names now."""
-    return _context(settings().config_files)
+    return _context(settings().config)
 
 
 def forget() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -39,7 +40,7 @@ class Basis(StrEnum):
     LIMITS = "limits"  # the most that the task may take
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cost:
     """The expected cost of a task.
 
@@ -61,7 +62,7 @@ class Cost:
         return self.seconds * self.cpus / 3600
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Job:
     """The cost of a job that succeeded."""
 
@@ -97,6 +98,7 @@ class Experience:
                     found[result["family"]].append(job)
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
+        self._by_place: dict[tuple[str, str], dict[Place, list[_Job]]] = {}
         self._peaks: dict[str, tuple[int, float, int]] = {}
         # Why the reference's cells are unknown: it cannot be opened. A check reports that before anything starts.
         self.lacks_reference = ""
@@ -106,8 +108,7 @@ class Experience:
         rule, place, size = task.get_task_family(), _place(task.wildcards), task.work_size()
         key, group = (rule, place, size), self._group_of(place)
         if key not in self._known:
-            alike = [job for job in self._jobs.get(rule, []) if self._group_of(job.place) == group]
-            self._known[key] = _scaled(alike, place, size)
+            self._known[key] = _scaled(self._alike(rule, group), place, size)
         learnt, cpus = self._known[key], allocation.cpus_per_task
         if learnt is not None:
             core_seconds, files, made = learnt
@@ -123,6 +124,15 @@ class Experience:
         seconds = line["seconds"] + line["seconds_a_million"] * millions
         memory = int((line["mib"] + line["mib_a_million"] * millions) * MIB)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
+
+    def _alike(self, rule: str, group: str) -> dict[Place, list[_Job]]:
+        """The ended jobs of a rule that adjust a group of variables, or none, by their place."""
+        if (rule, group) not in self._by_place:
+            alike = self._by_place[rule, group] = defaultdict[Place, list[_Job]](list)
+            for job in self._jobs.get(rule, []):
+                if self._group_of(job.place) == group:
+                    alike[job.place].append(job)
+        return self._by_place[rule, group]
 
     def size_bytes(self, task: SlurmTask) -> float:
         """Return the expected bytes of a task's outputs."""
@@ -179,11 +189,10 @@ def _place(wildcards: Mapping[str, str]) -> Place:
     return tuple(wildcards.get(name, "") for name in _PLACES)
 
 
-def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:
+def _scaled(jobs: Mapping[Place, Sequence[_Job]], place: Place, size: float) -> tuple[float, float, float] | None:
     """Core-seconds, files and bytes of a task: of those at the same place the median, else of all, by their size."""
-    found = list(jobs)
-    same = [job for job in found if job.place == place]
-    taken = [(job, size / job.size if size and job.size else 1.0) for job in same or found]
+    alike = jobs.get(place) or itertools.chain.from_iterable(jobs.values())
+    taken = [(job, size / job.size if size and job.size else 1.0) for job in alike]
     if not taken:
         return None
     return (

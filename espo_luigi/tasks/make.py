@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import ParameterError, UnknownPathError, nearest
 from espo_luigi.fields import match_path, render_path
 from espo_luigi.tasks.all import All
@@ -72,7 +72,7 @@ def task_for(path: Path, module: str = "") -> EspoTask:
         else:
             return task
     ends = [All(), *(tasks_of(module) if module else ())]
-    outputs = [target.path for task in walk(ends) if isinstance(task, EspoTask) for target in task.output()]
+    outputs = [target.path for task in Graph(ends) if isinstance(task, EspoTask) for target in task.output()]
     near = nearest(str(wanted), {str(output.absolute()) for output in outputs}, cutoff=0, hint="{}")
     reason = "".join(f"\n  {refusal}" for refusal in refusals)
     raise UnknownPathError(f"no task makes {path}{reason}\n  the nearest path that one makes: {near or '(none)'}")

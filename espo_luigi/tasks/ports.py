@@ -20,9 +20,11 @@ from typing import Any
 
 import luigi
 
-from espo_luigi import store
+from espo_luigi.driver.graph import made
 from espo_luigi.errors import FORMER_RULES
 from espo_luigi.fields import render_path
+from espo_luigi.store import Marker
+from espo_luigi.store.marker import read_marker
 
 
 def _import_sciluigi() -> types.ModuleType:
@@ -60,20 +62,20 @@ class ZarrTarget(luigi.Target):
     def __init__(self, path: Path, task: str, parameters: Mapping[str, str]) -> None:
         self.path = path
         self.task = task
-        self.parameters = dict(parameters)
+        self.parameters = parameters
 
     def exists(self) -> bool:
         """Return True if the store has its root metadata, and a marker of this task and parameters."""
         return self.marker() is not None
 
-    def marker(self) -> store.Marker | None:
+    def marker(self) -> Marker | None:
         """Return the marker if the store is complete and has this task and parameters; a single read."""
-        marker = store.read_marker(self.path)
+        marker = read_marker(self.path)
         # An archive may be that of a former release's rule.
         ours = (
             marker is not None
             and self.task in (marker.task, *FORMER_RULES.get(marker.task, ()))
-            and dict(marker.parameters) == self.parameters
+            and marker.parameters == self.parameters
         )
         return marker if ours else None
 
@@ -90,7 +92,7 @@ class ZarrInfo(TargetInfo):
         self.target = ZarrTarget(path, task.get_task_family(), task.wildcards)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class BoundOutput:
     """An output port of a task; a call returns its `ZarrInfo`, as sciluigi expects of ``out_*`` attributes."""
 
@@ -98,7 +100,13 @@ class BoundOutput:
     port: OutputPort
 
     def __call__(self) -> ZarrInfo:
-        return ZarrInfo(self.task, self.port.path_of(self.task))
+        # The task keeps it while the fields of paths are the same: each task that needs the output asks for it.
+        fields, key = self.task.context.fields, f"_info_{self.port.name}"
+        of_fields, info = self.task.__dict__.get(key, (None, None))
+        if of_fields is not fields:
+            info = ZarrInfo(self.task, self.port.path_of(self.task))
+            self.task.__dict__[key] = fields, info
+        return info
 
 
 @dataclass(eq=False)
@@ -126,11 +134,16 @@ class OutputPort:
 
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
-        template = self.template_of(type(task), task.context)
-        fields = task.context.fields | task.wildcards
-        if any(name not in fields for _, name, _, _ in string.Formatter().parse(template) if name):
-            fields |= task.context.facets(task.sim_id)
+        run = task.context
+        template, fields = self.template_of(type(task), run), run.fields | task.wildcards
+        if not fields.keys() >= _names_in(template):
+            fields |= run.facets(task.sim_id)
         return render_path(template, fields)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(template: str) -> frozenset[str]:
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name)
 
 
 def temporary(template: str) -> Any:
@@ -186,11 +199,12 @@ class InputPort:
         taken = wildcard_names(rule)
         fixed = {name: value for name, value in self.fixed.items() if name in taken or not self.which}
         values = {name: value(task) if callable(value) else value for name, value in fixed.items()}
-        shared = {name: getattr(task, name) for name in taken if hasattr(task, name)}
+        own = task.param_kwargs
+        shared = {name: own.get(name) or getattr(task, name) for name in taken if name in own or hasattr(task, name)}
         many = next((name for name, value in values.items() if isinstance(value, list)), None)
         every = [{}] if many is None else [{many: one} for one in values[many]]
         output = self.output(task) if callable(self.output) else self.output
-        found = [getattr(rule(**(shared | values | one)), output) for one in every]
+        found = [getattr(made(rule, shared | values | one), output) for one in every]
         return found[0] if many is None else found
 
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.config.usual import usual_settings
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
@@ -365,7 +365,7 @@ def kept_by(task: luigi.Task) -> list[ZarrInfo]:
 def run_view() -> RunView:
     """Return the report's view of the current run: names, and where every file is or should be."""
     run = context()
-    graph = walk([*ends_of_run(), *summary_tasks()])
+    graph = Graph([*ends_of_run(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
     simulations = tuple(sim_id for members in run.pools.values() for sim_id in members)
     return RunView(

@@ -14,10 +14,11 @@ datasets, the inputs' included; `inputs` has the ids of the inputs' markers.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,7 +74,9 @@ def changes(
 
     `reads` returns the keys, with wildcards, that the task and those before it read.
     """
-    keys = [_in_words(run, key, was) for key, was in _recorded(marker).items() if _changed(run, key, was)]
+    recorded, keys = _recorded(marker), list[str]()
+    if not recorded.items() <= run.fingerprints.items():  # of most tasks, all is known and the same
+        keys = [_in_words(run, key, was) for key, was in recorded.items() if _changed(run, key, was)]
     keys += _unknown(run, marker, reads)
     remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
@@ -81,8 +84,10 @@ def changes(
 
 def changed_settings(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
-    recorded = _recorded(marker).items()
-    changed = ((key, was) for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was)
+    recorded, changed = _recorded(marker), list[tuple[str, str]]()
+    if not recorded.items() <= run.fingerprints.items():
+        settings = ((key, was) for key, was in recorded.items() if not key.startswith(FILES_OF))
+        changed = [(key, was) for key, was in settings if _now(run, key) != was]
     return [_in_words(run, key, was) for key, was in changed] + _unknown(run, marker, reads)
 
 
@@ -91,15 +96,22 @@ def _unknown(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]
     recorded = _recorded(marker)
     if WHOLE in recorded:
         return []
-    unknown = [key for key in run.given_keys if not _is_among(key, recorded)]
-    return [key for key in unknown if _is_among(key, reads())]
+    unknown = _not_among(frozenset(recorded), tuple(run.given_keys))
+    if not unknown:
+        return []
+    unread = _not_among(frozenset(reads()), unknown)
+    return [key for key in unknown if key not in unread]
 
 
-def _is_among(key: str, keys: Iterable[str]) -> bool:
-    """Whether a key is among keys with wildcards, or a part of any of them, or any is a part of it."""
-    of_key = key.split(".")
-    parts = (re.split(r"\.(?=\{|\*)", other)[0].split(".") for other in keys)
-    return any(all(one == other for one, other in zip(of_key, names, strict=False)) for names in parts)
+@functools.lru_cache(maxsize=4096)  # of many tasks, the keys are the same
+def _not_among(keys: frozenset[str], given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those given that are neither among keys with wildcards, nor parts of any, nor have any as a part."""
+    parts = [re.split(r"\.(?=\{|\*)", key)[0].split(".") for key in keys]
+
+    def is_among(of_key: Sequence[str]) -> bool:
+        return any(all(one == other for one, other in zip(of_key, names, strict=False)) for names in parts)
+
+    return tuple(key for key in given if not is_among(key.split(".")))
 
 
 def _in_words(run: RunContext, key: str, was: str) -> str:
@@ -148,8 +160,8 @@ def _changed(run: RunContext, key: str, was: str) -> bool:
     return _now(run, key) != was
 
 
-def _recorded(marker: Marker) -> dict[str, str]:
-    return dict(marker.fingerprints) or ({WHOLE: marker.config_hash} if marker.config_hash else {})
+def _recorded(marker: Marker) -> Mapping[str, str]:
+    return marker.fingerprints or ({WHOLE: marker.config_hash} if marker.config_hash else {})
 
 
 def _now(run: RunContext, key: str) -> str:

@@ -28,8 +28,7 @@ from espo_luigi.driver import engines
 from espo_luigi.driver.engines import close_engines, engine
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
-from espo_luigi.driver.threads import ThreadTaskProcess
-from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.driver.worker import EspoWorker, ThreadTaskProcess
 from espo_luigi.errors import JobError
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry

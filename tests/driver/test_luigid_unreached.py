@@ -12,8 +12,7 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.scheduler import PatientScheduler
-from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.driver.luigid import LuigidWorker, PatientScheduler
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -66,7 +65,7 @@ def test_a_loopback_host_joins_the_hosts_without_a_proxy_once(
 
 
 def refused(url: str, folder: Path) -> bool:
-    with EspoWorker(scheduler=PatientScheduler(url)) as worker:
+    with LuigidWorker(scheduler=PatientScheduler(url)) as worker:
         return not worker.add(toy_tasks.Count(n=1, folder=str(folder))) and not worker.run()
 
 

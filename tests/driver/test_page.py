@@ -16,8 +16,8 @@ from luigi.scheduler import Scheduler
 from luigi.worker import Worker
 from toy_tasks import Blocks, Count, Grumble, Slow
 
-from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler
-from espo_luigi.driver.threads import StatusReporter
+from espo_luigi.driver.luigid import PageReporter, PatientScheduler
+from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.worker import EspoWorker
 
 
@@ -111,7 +111,7 @@ def test_a_link_takes_nothing_of_the_task_from_luigid(tmp_path: Path) -> None:
         scheduler.get_work(worker="w")
         entry = scheduler._state.get_task(task.task_id)
         before = (entry.retry_policy, entry.resources, entry.accepts_messages, entry.priority, entry.deps)
-        reporter = StatusReporter(task, Wire(scheduler), "w", None)
+        reporter = PageReporter(task, Wire(scheduler), "w", None)
         reporter.update_tracking_url("http://127.0.0.1:1/status")
         assert scheduler.task_list("", "")[task.task_id]["tracking_url"] == "http://127.0.0.1:1/status"
         assert (entry.retry_policy, entry.resources, entry.accepts_messages, entry.priority, entry.deps) == before

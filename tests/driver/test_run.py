@@ -13,8 +13,9 @@ import pytest
 
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board, forget_board
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.install import show_progress_on_stderr
-from espo_luigi.driver.run import Run, each_after_its_needs
+from espo_luigi.driver.run import Run
 from espo_luigi.driver.status import status_of
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import Failure, StoreError
@@ -69,7 +70,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
-    run.add(root, each_after_its_needs([root], check=True), {task.task_id: True for task in pending})
+    run.add(Graph([root], check=True), {task.task_id: True for task in pending})
 
 
 def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
@@ -110,7 +111,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     for made in user.requires():
         run.ended(made, None, 1.0)
     assert [run.use_a_try(user) for _ in range(4)] == [True, True, True, False]
-    run.add_again(each_after_its_needs([user], check=True), {user.requires()[0].task_id: True})
+    run.add_again(Graph([user], check=True), {user.requires()[0].task_id: True})
     run.ended(user.requires()[0], None, 1.0)
     run.ended(user, None, 1.0)
     told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]
@@ -238,8 +239,8 @@ def test_what_a_run_keeps_of_a_failure_has_no_secret(caplog: pytest.LogCaptureFi
 
 
 def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_planned() -> None:
-    graph = each_after_its_needs([Step(n=2 * sys.getrecursionlimit())], check=True)
-    assert [task.n for task, _ in graph.values()] == list(range(2 * sys.getrecursionlimit() + 1))
+    graph = Graph([Step(n=2 * sys.getrecursionlimit())], check=True)
+    assert [task.n for task in graph] == list(range(2 * sys.getrecursionlimit() + 1))
 
 
 def test_the_log_in_a_terminal_has_no_control_characters_of_files_that_it_quotes(

@@ -239,11 +239,8 @@ def test_luigis_own_scheduler_cannot_keep_a_limit(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_plan_waits_as_a_run_does() -> None:
-    steps = {
-        f"{pool}{number}": TimedTask(1, {}, [f"{pool}{number - 1}"] if number else [], 3.0 if number < 2 else 0.0)
-        for pool in "abc"
-        for number in range(3)
-    }
+    steps = {f"{pool}{n}": TimedTask(1, {}, 3.0 if n < 2 else 0.0) for pool in "abc" for n in range(3)}
+    needs = {f"{pool}{n}": [f"{pool}{n - 1}"] for pool in "abc" for n in (1, 2)}
 
     def account(limit: int) -> Scratch:
         scratch = Scratch(limit)
@@ -251,9 +248,9 @@ def test_a_plan_waits_as_a_run_does() -> None:
             scratch.expect(name, name[0], writes=step.temporary_bytes, on_disk=0, is_left=True)
         return scratch
 
-    assert (timing(steps, {}).seconds, timing(steps, {}).temporary_bytes) == (3, 18)
-    one = timing(steps, {}, scratch=account(7))
+    assert (timing(steps, needs, {}).seconds, timing(steps, needs, {}).temporary_bytes) == (3, 18)
+    one = timing(steps, needs, {}, scratch=account(7))
     assert (one.seconds, one.temporary_bytes, one.no_room) == (9, 6, "")
-    kept = timing(steps, {}, scratch=account(7), deletes=False)
+    kept = timing(steps, needs, {}, scratch=account(7), deletes=False)
     assert (kept.seconds, kept.temporary_bytes) == (3, 6)
     assert "b, c cannot start" in kept.no_room

@@ -14,7 +14,7 @@ from luigi.interface import run as luigi_run
 
 from espo_luigi import SlurmTask, install
 from espo_luigi.driver.board import FILE, board, forget_board
-from espo_luigi.driver.run import each_after_its_needs
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.stale import program_words, stale_lines, told_of
 
 install()
@@ -58,7 +58,7 @@ class Part(Products):
 
 
 def told(root: luigi.Task, words: list[str] | None) -> list[str]:
-    return list(stale_lines(told_of([root], each_after_its_needs([root], check=True), words)))
+    return list(stale_lines(told_of(Graph([root], check=True), words)))
 
 
 def test_the_lines_say_how_many_of_which_rules_because_of_which_keys_and_what_makes_them_again() -> None:

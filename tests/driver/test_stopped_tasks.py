@@ -17,8 +17,7 @@ from toy_tasks import run
 
 from espo_luigi.driver.board import board
 from espo_luigi.driver.run import Run
-from espo_luigi.driver.threads import Results, ThreadTaskProcess
-from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.driver.worker import EspoWorker, Results, ThreadTaskProcess
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.order import JobState

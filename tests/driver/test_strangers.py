@@ -11,7 +11,7 @@ from strangers import AS_STRANGER, NOBODY, as_root
 from throwaway_slurm import ClusterSpec
 from toy_tasks import Echo
 
-from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.driver.luigid import LuigidWorker
 
 CLUSTER = ClusterSpec(nodes=1, cpus=8)
 # Modules that every job, its Dask workers, or Python itself imports sooner or later.
@@ -35,7 +35,7 @@ def test_a_task_that_this_run_has_not_asked_for_is_neither_imported_nor_run(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     scheduler, own = Scheduler(retry_count=1), Echo(n=1, text="done", folder=str(tmp_path))
-    with EspoWorker(scheduler=scheduler, worker_processes=1) as worker:
+    with LuigidWorker(scheduler=scheduler, worker_processes=1) as worker:
         assert worker.add(own)
         strange = {"family": "Stranger", "module": "stranger", "params": {}, "priority": 100}
         scheduler.add_task(worker=worker._id, task_id="Stranger__1", **strange)

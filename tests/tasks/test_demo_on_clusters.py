@@ -18,7 +18,7 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import tasks
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.tasks.make import rules
@@ -143,7 +143,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     assert made.code == 0, made.said
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
-    graph = list(walk([tasks.All()]))
+    graph = list(Graph([tasks.All()]))
     report = {tasks.SeriesSummary, tasks.YearlySums, tasks.NotCalibrated, tasks.FlagDetails, tasks.Report}
     outcomes = {tasks.Indicators, tasks.Climatology, tasks.Ensemble} if made.engine == "slurm" else set()
     assert {type(task) for task in graph} - {tasks.All} - outcomes == set(rules()) - report - OTHER_RULES

@@ -42,7 +42,7 @@ from espo_luigi.audit.validate import CHECKS
 from espo_luigi.audit.value import first_difference, way_of
 from espo_luigi.commands import cli
 from espo_luigi.driver.engines import close_engines, hold_folders
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import DataError
 from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
@@ -233,7 +233,7 @@ def final(folder: Path, sim_id: str) -> xr.Dataset:
 
 
 def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) -> None:
-    for task in walk([tasks.All()]):
+    for task in Graph([tasks.All()]):
         if isinstance(task, EspoTask):
             for name, port in task.ports():
                 info = getattr(task, name)()
@@ -487,7 +487,7 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     actions = {
         result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in listed(one["result"])
     }
-    graph = list(walk([tasks.All()]))
+    graph = list(Graph([tasks.All()]))
     kept = {info.path for task in graph for info in kept_by(task)}
     assert {here / "final" / unquote(one) for one in actions} == kept
     by_id = {entity["@id"]: entity for entity in known}
@@ -615,7 +615,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
         limit = uses.pop("").bytes + max(use.bytes for use in uses.values())
         arguments = ("--module", "espo_luigi.tasks", "All", "--local-scheduler", "--espo-scratch-limit", f"{limit}B")
         process, together, most = start(commands, "luigi", *arguments), set(), 0
-        found = [task for task in walk([tasks.All()]) if isinstance(task, EspoTask)]
+        found = [task for task in Graph([tasks.All()]) if isinstance(task, EspoTask)]
         while process.poll() is None:
             names = [path.name for path in work.glob("*")] if work.exists() else []
             together.add(frozenset(pool for pool in SIMULATIONS if any(pool in name for name in names)))

@@ -17,6 +17,7 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
 from espo_luigi import store, tasks
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling, quality
@@ -391,7 +392,7 @@ def test_a_run_can_be_narrowed_to_a_simulation_a_pool_or_a_piece(
     v2: Any, selection: Selection, rules: set[str], about: set[str]
 ) -> None:
     v2()
-    ends = selection.ends(ends_of_run())
+    ends = selection.ends(Graph(ends_of_run()))
     assert {task.task_family for task in ends} == rules
     assert set().union(*(partition.simulations_of(task) for task in ends)) == about
 
@@ -399,7 +400,7 @@ def test_a_run_can_be_narrowed_to_a_simulation_a_pool_or_a_piece(
 def test_a_pool_that_is_not_there_is_refused_with_the_nearest_name(v2: Any) -> None:
     v2()
     with pytest.raises(ParameterError, match=f"did you mean {POOL}"):
-        Selection(pools=POOL.replace("Ensemble", "Ensembel")).ends(ends_of_run())
+        Selection(pools=POOL.replace("Ensemble", "Ensembel")).ends(Graph(ends_of_run()))
 
 
 def test_a_job_has_the_members_that_its_driver_found_though_the_catalogue_has_grown_since(v2: Any) -> None:

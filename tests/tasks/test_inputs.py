@@ -15,7 +15,7 @@ from complete_demo import DAY360, NOLEAP, edit
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.report.reading import job_results
 from espo_luigi.science.attributes import LET_THROUGH
 from espo_luigi.science.geometry.cutting import subset_box, subset_boxes
@@ -75,7 +75,7 @@ def test_good_files_have_an_empty_complete_table(configured: Configure, tmp_path
 
 def test_nothing_reads_raw_files_before_they_were_checked(configured: Configure) -> None:
     configured()
-    graph = list(walk([tasks.All()]))
+    graph = list(Graph([tasks.All()]))
     families = Counter(task.get_task_family() for task in graph)
     assert (families["InputCheck"], families["RefInputCheck"]) == (2, 1)
     needed = {

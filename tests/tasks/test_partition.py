@@ -7,7 +7,7 @@ import pytest
 from complete_demo import NOLEAP
 
 from espo_luigi import tasks
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import context
@@ -66,7 +66,7 @@ def test_only_the_archives_that_keep_names_are_made(configured: Callable[..., li
         configured(keep=keep)
         assert [name for name, _ in tasks.Move(sim_id=SIM, piece="south").ports()] == ports
     configured(keep=[])
-    rules = {type(task) for task in walk([tasks.All()])}
+    rules = {type(task) for task in Graph([tasks.All()])}
     assert tasks.Move not in rules and {tasks.ConcatenationFinal, tasks.OffDiagSimPropMeas, tasks.Regrid} <= rules
     with pytest.raises(ParameterError, match="`keep` is empty; expected `pieces`, `regridded` or both"):
         tasks.Move(sim_id=NOLEAP, piece="south").check()

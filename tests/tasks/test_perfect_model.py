@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands.cli import main
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.perfect_model import Adjustment
 from espo_luigi.report.perfect_model import Pair, write_page
@@ -37,7 +37,7 @@ def test_each_simulation_is_the_truth_in_turn_and_every_piece_is_a_task(configur
     }
     (of_one,) = perfect_model.tasks_for(("Demo-NoLeap",))
     assert {task.truth for task in of_one.requires()} == {one if "NoLeap" in one else other}
-    assert not {tasks.Train, tasks.Adjust, tasks.CleanUp} & {type(task) for task in walk([root])}
+    assert not {tasks.Train, tasks.Adjust, tasks.CleanUp} & {type(task) for task in Graph([root])}
 
 
 def test_other_methods_adjust_the_compared_periods_and_no_windows_of_years() -> None:

@@ -18,7 +18,7 @@ from luigi.configuration import get_config
 from espo_luigi import tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.board import FILE, Board
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
@@ -138,8 +138,8 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
 )
 def test_a_run_is_narrowed_by_its_rules(configured: Configure, narrowed: dict[str, str], rules: set[str]) -> None:
     configured()
-    ends = Selection(**narrowed).ends(tasks.All().everything())
-    assert {task.task_family for task in walk(ends)} >= rules
+    ends = Selection(**narrowed).ends(Graph(tasks.All().everything()))
+    assert {task.task_family for task in Graph(ends)} >= rules
     last = {narrowed.get("until"), narrowed.get("only")} - {None}
     assert {task.task_family for task in ends} == (last or {"DiagMeasuresImprovement"})
 
@@ -267,10 +267,10 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
     configured()
     get_config().set("espo", "report", "true")
     assert {task.task_family for task in tasks.All().requires()} > {"Report", "Move"}
-    found = {task.task_family for task in Selection(**narrowed).ends(tasks.All().everything())}
+    found = {task.task_family for task in Selection(**narrowed).ends(Graph(tasks.All().everything()))}
     assert found >= ends and ("Report" in found) == ("Report" in ends)
     with pytest.raises(ParameterError, match=f"no task is all of that: --until Report, --sim-id {NOLEAP}"):
-        Selection(until="Report", sims=NOLEAP).ends(tasks.All().everything())
+        Selection(until="Report", sims=NOLEAP).ends(Graph(tasks.All().everything()))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
 def test_a_part_that_is_none_is_refused(configured: Configure, narrowed: dict[str, str], said: str) -> None:
     configured()
     with pytest.raises(ParameterError, match=said):
-        Selection(**narrowed).ends(tasks.All().everything())
+        Selection(**narrowed).ends(Graph(tasks.All().everything()))
 
 
 def test_luigis_command_takes_the_same_words() -> None:
@@ -427,15 +427,16 @@ def test_the_table_gives_way_to_the_limits_of_a_rule_that_it_lacks(
 
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
     one, two = {"cpus": 1}, {"cpus": 2}
-    chain = {"a": TimedTask(10, one, ()), "b": TimedTask(5, one, ["a"]), "c": TimedTask(7, one, ["a", "elsewhere"])}
-    assert timing(chain, {"cpus": 2}).seconds == 17
-    assert timing(chain, {"cpus": 1}).seconds == 22
-    wide = {str(number): TimedTask(1, two, ()) for number in range(10)}
-    assert (timing(wide, {"cpus": 4}).seconds, timing(wide, {"cpus": 4}).most_at_once) == (5, 2)
-    assert timing(wide, {"cpus": 1}).seconds == 10  # a task larger than the capacity runs alone
-    held = {"a": TimedTask(1, one, (), 8.0), "b": TimedTask(1, one, ["a"], 4.0), "c": TimedTask(1, one, ["b"], 2.0)}
-    assert timing(held, {"cpus": 9}).temporary_bytes == 12
-    assert timing({}, {"cpus": 1}).seconds == 0
+    chain = {name: TimedTask(seconds, one) for name, seconds in (("a", 10), ("b", 5), ("c", 7))}
+    needs = {"b": ["a"], "c": ["a", "elsewhere"]}
+    assert timing(chain, needs, {"cpus": 2}).seconds == 17
+    assert timing(chain, needs, {"cpus": 1}).seconds == 22
+    wide = {str(number): TimedTask(1, two) for number in range(10)}
+    assert (timing(wide, {}, {"cpus": 4}).seconds, timing(wide, {}, {"cpus": 4}).most_at_once) == (5, 2)
+    assert timing(wide, {}, {"cpus": 1}).seconds == 10  # a task larger than the capacity runs alone
+    held = {"a": TimedTask(1, one, 8.0), "b": TimedTask(1, one, 4.0), "c": TimedTask(1, one, 2.0)}
+    assert timing(held, {"b": "a", "c": "b"}, {"cpus": 9}).temporary_bytes == 12
+    assert timing({}, {}, {"cpus": 1}).seconds == 0
 
 
 def test_a_label_of_the_picture_is_text_whatever_it_holds() -> None:
@@ -461,7 +462,7 @@ def test_the_graph_has_every_rule_or_every_task_of_a_simulation(
     remove(first(tasks.Move))
     assert cli.main(["plan", "--dag", "mermaid"]) == 0
     text = capsys.readouterr().out
-    rules = {task.task_family for task in walk([tasks.All()])} - {"All"}
+    rules = {task.task_family for task in Graph([tasks.All()])} - {"All"}
     assert set(re.findall(r'\["(\w+)<br>', text)) == rules
     assert re.search(r'"Move<br>5 done, 1 to run"\]:::to_run', text)
     sim_id = next(iter(context().simulations))

@@ -52,12 +52,12 @@ def hours_and_most(plan: Plan) -> tuple[float, int]:
 
 
 def test_memory_is_room_as_well_as_cpus_and_workers() -> None:
-    steps = {str(number): TimedTask(1, {"cpus": 1, "memory": 6}, ()) for number in range(4)}
-    assert timing(steps, {"cpus": 4, "memory": 8}).seconds == 4
-    assert timing(steps, {"cpus": 4, "memory": 12}).seconds == 2
-    thirds = {str(number): TimedTask(1, {"workers": 1, "jobs": 1 / 3}, ()) for number in range(12)}
-    assert timing(thirds, {"workers": 500, "jobs": 2}).most_at_once == 6
-    assert timing(thirds, {"workers": 4, "jobs": 2}).most_at_once == 4
+    steps = {str(number): TimedTask(1, {"cpus": 1, "memory": 6}) for number in range(4)}
+    assert timing(steps, {}, {"cpus": 4, "memory": 8}).seconds == 4
+    assert timing(steps, {}, {"cpus": 4, "memory": 12}).seconds == 2
+    thirds = {str(number): TimedTask(1, {"workers": 1, "jobs": 1 / 3}) for number in range(12)}
+    assert timing(thirds, {}, {"workers": 500, "jobs": 2}).most_at_once == 6
+    assert timing(thirds, {}, {"workers": 4, "jobs": 2}).most_at_once == 4
 
 
 def test_on_this_machine_tasks_wait_for_memory_too(regrids: list[tasks.Regrid]) -> None:

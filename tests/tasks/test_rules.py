@@ -17,7 +17,7 @@ from complete_demo import OTHER_RULES, edit
 from luigi.cmdline_parser import CmdlineParser
 
 from espo_luigi import store, tasks
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask
@@ -143,7 +143,7 @@ def test_the_default_target_asks_for_every_product_of_every_simulation(folder: P
 
 def test_every_rule_is_part_of_the_default_target_with_the_report(folder: Path) -> None:
     luigi.configuration.get_config().set("espo", "report", "true")
-    assert {type(task) for task in walk([tasks.All()])} - {tasks.All} == set(rules()) - OTHER_RULES
+    assert {type(task) for task in Graph([tasks.All()])} - {tasks.All} == set(rules()) - OTHER_RULES
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_rule_takes_the_options_that_narrow_the_default_target(options: str, f
 
 def test_a_path_leads_to_the_task_that_makes_it(folder: Path) -> None:
     sim_id = next(iter(context().simulations))
-    for task in walk([tasks.All()]):
+    for task in Graph([tasks.All()]):
         if isinstance(task, EspoTask) and simulations_of(task) <= {sim_id}:
             for target in task.output():
                 assert task_for(Path(str(target))) == task

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.schema import fingerprint
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.tasks import (
     adjustment,
@@ -291,7 +291,7 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
 
 def stale() -> set[str]:
     luigi.task_register.Register.clear_instance_cache()
-    return {task.task_id for task in walk([tasks.All()]) if isinstance(task, EspoTask) and task.stale()}
+    return {task.task_id for task in Graph([tasks.All()]) if isinstance(task, EspoTask) and task.stale()}
 
 
 def following(is_first: Callable[[EspoTask], bool]) -> set[str]:
@@ -314,9 +314,9 @@ def test_fewer_quantiles_make_the_training_of_that_variable_and_the_following_ru
     rules = {one.partition("_")[0] for one in concerned}
     assert rules >= {"Train", "Adjust", "Move", "ConcatenationFinal", "OffDiagScenPropMeas"}
     assert not any(one.startswith(("Regrid_", "RefDefault_", "OffDiagRefProp_")) for one in concerned)
-    assert all(task.complete() for task in walk([tasks.All()]))
+    assert all(task.complete() for task in Graph([tasks.All()]))
     get_config().set("espo", "rerun", "stale")
-    assert {task.task_id for task in walk([tasks.All()]) if not task.complete()} - {"All"} >= concerned
+    assert {task.task_id for task in Graph([tasks.All()]) if not task.complete()} - {"All"} >= concerned
     assert {task.task_id for task in in_order(tasks.All()) if not task.complete()} == concerned
 
 
@@ -364,7 +364,7 @@ def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_p
     get_config().set("Train", "memory", "120GB")
     (complete_demo / "final").rename(complete_demo / "elsewhere")
     edit(complete_demo / "paths.yml", lambda content: content["paths"].update(final=str(complete_demo / "elsewhere")))
-    assert all(task.complete() for task in walk([tasks.All()]))
+    assert all(task.complete() for task in Graph([tasks.All()]))
     assert stale() == set()
 
 

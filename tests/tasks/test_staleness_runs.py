@@ -17,7 +17,7 @@ from test_staleness import fewer_quantiles
 
 from espo_luigi import store, tasks
 from espo_luigi.driver.board import FILE
-from espo_luigi.driver.run import each_after_its_needs
+from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.stale import told_of
 from espo_luigi.overview import states
 from espo_luigi.overview.plan import plan_of
@@ -142,9 +142,7 @@ def test_a_run_with_nothing_to_do_ends_with_the_stale_tasks_and_their_command_as
 def test_the_command_for_a_stale_rule_is_without_only_if_earlier_rules_are_stale(complete_demo: Path) -> None:
     def told(root: luigi.Task) -> str:
         luigi.task_register.Register.clear_instance_cache()
-        return str(
-            told_of([root], each_after_its_needs([root], check=True), ["All", "--only", "HealthChecks"])["command"]
-        )
+        return str(told_of(Graph([root], check=True), ["All", "--only", "HealthChecks"])["command"])
 
     edit(complete_demo / "config.yml", lambda content: content["health_checks"].update(freq="M"))
     assert told(tasks.All(only="HealthChecks")).endswith(" All --only HealthChecks --espo-rerun stale")

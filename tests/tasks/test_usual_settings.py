@@ -14,7 +14,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import tasks
 from espo_luigi.config import usual
-from espo_luigi.driver.run import each_after_its_needs
+from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
@@ -33,7 +33,7 @@ PER_PIECE = (tasks.Adjust, tasks.CleanUp, tasks.Move)
 def checked() -> None:
     """What a driver does before it submits anything."""
     luigi.task_register.Register.clear_instance_cache()
-    each_after_its_needs([tasks.All()], check=True)
+    Graph([tasks.All()], check=True)
 
 
 def of(rule: type[EspoTask], **wildcards: str) -> list[EspoTask]:

@@ -97,8 +97,8 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 
-def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
-    """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
+def cells_without_data(da: xr.DataArray, land: xr.DataArray) -> xr.DataArray:
+    """Return how many land cells are NaN on all days of each chunk of time; on chunks, lazy."""
     ordered = da.transpose(..., *land.dims).chunk()
     times, *others = ordered.data.chunks
     length = max(times)
@@ -108,7 +108,7 @@ def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.
         "meta": np.empty((0, 0, 0), np.int64),
     }
     counts = over_blocks(ordered, partial(_count_gaps, days=length), {"land": land.variable}, **options)
-    return xr.DataArray(counts.sum(axis=(-2, -1)).max() > allowed, name=da.name)
+    return xr.DataArray(counts.sum(axis=(-2, -1)), dims="chunk", name=da.name)
 
 
 def with_possible_values(

@@ -91,7 +91,10 @@ def beside(field: xr.DataArray, cells: Cells) -> Cells:
 
 def read_together(**parts: xr.Dataset) -> dict[str, xr.Dataset]:
     """Return parts of the same data in memory; a block that several parts need is read once."""
-    return dict(zip(parts, dask.compute(*parts.values()), strict=True))
+    lazy = {part: {name: of.data for name, of in ds.data_vars.items()} for part, ds in parts.items()}
+    # Arrays, not datasets: Dask takes seconds to make a token of the dates of a model's calendar.
+    (read,) = dask.compute(lazy)
+    return {part: ds.copy(data=read[part]) for part, ds in parts.items()}
 
 
 def at_neighbours(ds: xr.Dataset, cells: Cells, near: Cells) -> xr.Dataset:

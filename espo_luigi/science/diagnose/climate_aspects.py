@@ -342,6 +342,7 @@ def yearly_sums(
     # To count the days beyond.
     levels = inside["reference"][shared].quantile([LOW, HIGH], dim="time", keep_attrs=True)
     own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
+    series = {name: Series(ds, near[name], levels, Days.of(ds)) for name, ds in inside.items()}
     sums_of_sources = {
         name: xr.Dataset(
             {
@@ -352,7 +353,7 @@ def yearly_sums(
                 )
                 for aspect in wanted
                 if set(aspect.needs) <= set(ds)
-                for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
+                for sums in [aspect.sums(series[name])]
             }
         )
         for name, ds in inside.items()

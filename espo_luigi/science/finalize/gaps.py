@@ -99,7 +99,9 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
 
 def cells_without_data(da: xr.DataArray, land: xr.DataArray) -> xr.DataArray:
     """Return how many land cells are NaN on all days of each chunk of time; on chunks, lazy."""
-    ordered = da.transpose(..., *land.dims).chunk()
+    ordered = da.transpose(..., *land.dims)
+    # `DataArray.chunk` makes a token of all dates, which takes a second.
+    ordered = ordered.copy(data=ordered.variable.chunk().data)
     times, *others = ordered.data.chunks
     length = max(times)
     options = {

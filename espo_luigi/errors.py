@@ -242,6 +242,9 @@ FORMER_RULES = {
     "FinalZarr": ("CleanUp",),
     "MoveRef": ("OffDiagRefProp",),
     "MoveDiag": ("OffDiagSimPropMeas", "OffDiagScenPropMeas", "DiagMeasuresImprovement"),
+    "SeriesSummary": ("Summaries",),
+    "YearlySums": ("Summaries",),
+    "FlagMaps": ("FlagDetails",),
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+import dask
 import numpy as np
 import xarray as xr
 
@@ -86,6 +87,14 @@ def beside(field: xr.DataArray, cells: Cells) -> Cells:
         inside = (y >= 0) & (y < there.shape[0]) & (x >= 0) & (x < there.shape[1])
         near = np.where(inside & there[np.where(inside, y, 0), np.where(inside, x, 0)], [y, x], near)
     return Cells(cells.y, cells.x, field[cells.y].values[near[0]], field[cells.x].values[near[1]], cells.of)
+
+
+def read_together(**parts: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Return parts of the same data in memory; a block that several parts need is read once."""
+    lazy = {part: {name: of.data for name, of in ds.data_vars.items()} for part, ds in parts.items()}
+    # Arrays, not datasets: Dask takes seconds to make a token of the dates of a model's calendar.
+    (read,) = dask.compute(lazy)
+    return {part: ds.copy(data=read[part]) for part, ds in parts.items()}
 
 
 def at_neighbours(ds: xr.Dataset, cells: Cells, near: Cells) -> xr.Dataset:

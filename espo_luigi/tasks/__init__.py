@@ -13,7 +13,7 @@
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
 | `ensembles` | Ensemble, Regions |
-| `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, FlagMaps, Inversions, Report |
+| `report` | Summaries, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, ExportOutcome, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
@@ -83,12 +83,10 @@ from espo_luigi.tasks.reference import MakeRef as MakeRef
 from espo_luigi.tasks.reference import RefDefault as RefDefault
 from espo_luigi.tasks.reference import ReferenceCalendar as ReferenceCalendar
 from espo_luigi.tasks.report import FlagDetails as FlagDetails
-from espo_luigi.tasks.report import FlagMaps as FlagMaps
 from espo_luigi.tasks.report import Inversions as Inversions
 from espo_luigi.tasks.report import NotCalibrated as NotCalibrated
 from espo_luigi.tasks.report import Report as Report
-from espo_luigi.tasks.report import SeriesSummary as SeriesSummary
-from espo_luigi.tasks.report import YearlySums as YearlySums
+from espo_luigi.tasks.report import Summaries as Summaries
 from espo_luigi.tasks.simulation import Extract as Extract
 from espo_luigi.tasks.simulation import Regrid as Regrid
 

@@ -151,9 +151,9 @@ def temporary(template: str) -> Any:
     return OutputPort("{tmpdir}/" + template, is_temporary=True)
 
 
-def kept(template: str) -> Any:
-    """Declare an output in the final folder."""
-    return OutputPort("{final}/" + template)
+def kept(template: str, *, of_flags: bool = False) -> Any:
+    """Declare an output in the final folder; one of flags is there only in runs with the section `flags`."""
+    return OutputPort("{final}/" + template, of_flags=of_flags)
 
 
 def packed(template: str, source: str, *, of_flags: bool = False) -> Any:

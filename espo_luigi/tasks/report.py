@@ -29,11 +29,17 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import added_value, climate_aspects, flags, summaries
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
-from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.seeds import cell_generator
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
-from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
+from espo_luigi.tasks.base import (
+    DiagDomainParameter,
+    EspoTask,
+    PoolParameter,
+    SimulationParameter,
+    every_piece,
+    provenance,
+)
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import (
     Diag,
@@ -48,7 +54,15 @@ from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move, final_archives
+from espo_luigi.tasks.product import (
+    ConcatClean,
+    ConcatCleanPreswap,
+    HealthChecks,
+    Move,
+    final_archives,
+    product_chunks,
+    rows_of_chunks,
+)
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
@@ -64,8 +78,12 @@ OF_THE_TABLE = tuple(
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
-class SeriesTask(EspoTask):
-    """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
+class Summaries(EspoTask):
+    """Rule `summaries`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment.
+
+    And the sums of years, from which aspects of a climate follow. What both need of reference, raw simulation and
+    product is read once.
+    """
 
     sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -77,6 +95,8 @@ class SeriesTask(EspoTask):
         piece=lambda task: hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task),
     )
     in_final = final_archives(lambda task: task.context.config.published)
+    out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
+    out_sums = temporary("{sim_id}+{diag_domain}+yearly-sums.zarr")
     reads = (
         *OF_THE_TABLE,
         "clean_up.derive",
@@ -84,6 +104,12 @@ class SeriesTask(EspoTask):
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
     )
+
+    def reading(self) -> list[str]:
+        """Return, too, what decides about groups of variables, where there are any."""
+        groups = [f"biasadjust.variables.{name}.variables" for name in self.context.config.biasadjust.together]
+        usual = ("custom.maximal_calendar", *(f"variables.*.{key}" for key in ("bounds", "jitter", "transformation")))
+        return [*super().reading(), *groups, *(usual if groups else ())]
 
     @property
     def period(self) -> tuple[int, int]:
@@ -97,7 +123,7 @@ class SeriesTask(EspoTask):
         reference: xr.Dataset,
         regridded: xr.Dataset | list[xr.Dataset],
         final: xr.Dataset | list[xr.Dataset],
-    ) -> xr.Dataset:
+    ) -> dict[str, xr.Dataset]:
         """Choose cells, and describe the sources, which are lazy and in display units."""
         raw: xr.Dataset = (
             join(stack.with_shared_counts(regridded), stack.STACKED_DIM, what="The slices")
@@ -113,44 +139,31 @@ class SeriesTask(EspoTask):
             {name: display.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
         )
 
-    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
-        """Return the output; `field` has values in the domain's cells."""
-        raise NotImplementedError
+    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Return the outputs; `field` has values in the domain's cells.
 
+        In memory are the whole series of some cells, and the calibration period of more cells and their neighbours.
+        """
+        sampled, compared = (grid.evenly(field, count) for count in (SAMPLE_CELLS, COMPARED_CELLS))
+        near = grid.beside(field, compared)
+        read = {}
+        for name, ds in sources.items():
+            inside = ds.sel(time=slice(*map(str, self.period)))
+            read[name] = grid.read_together(
+                daily=grid.at_cells(ds, sampled),
+                here=grid.at_cells(inside, compared),
+                beside=grid.at_neighbours(inside, compared, near),
+            )
+        daily, here, beside = ({name: of[part] for name, of in read.items()} for part in ("daily", "here", "beside"))
+        summary = summaries.compare(
+            daily, period=self.period, periods=PERIODS_OF_CHANGE, table=self.context.config.table
+        )
+        return {
+            "summary": summary.assign_attrs(cells=_cells_of(sampled)),
+            "sums": self._sums(here, beside).assign_attrs(cells=_cells_of(compared)),
+        }
 
-class SeriesSummary(SeriesTask):
-    """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
-
-    out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
-
-    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
-        """Read the series of some cells, and describe them."""
-        cells = grid.evenly(field, SAMPLE_CELLS)
-        return summaries.compare(
-            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
-            period=self.period,
-            periods=PERIODS_OF_CHANGE,
-            table=self.context.config.table,
-        ).assign_attrs(cells=_cells_of(cells))
-
-
-class YearlySums(SeriesTask):
-    """Rule `yearly_sums`, new against ESPO-G: sums of years, from which aspects of a climate follow, in cells."""
-
-    out_sums = temporary("{sim_id}+{diag_domain}+yearly-sums.zarr")
-
-    def reading(self) -> list[str]:
-        """Return, too, what decides about groups of variables, where there are any."""
-        groups = [f"biasadjust.variables.{name}.variables" for name in self.context.config.biasadjust.together]
-        usual = ("custom.maximal_calendar", *(f"variables.*.{key}" for key in ("bounds", "jitter", "transformation")))
-        return [*super().reading(), *groups, *(usual if groups else ())]
-
-    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
-        """Read the calibration period of some cells and of a neighbour of each."""
-        cells = grid.evenly(field, COMPARED_CELLS)
-        near = grid.beside(field, cells)
-        here = {name: grid.at_cells(ds, cells) for name, ds in sources.items()}
-        beside = {name: grid.at_neighbours(ds, cells, near) for name, ds in sources.items()}
+    def _sums(self, here: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Dataset]) -> xr.Dataset:
         config = self.context.config
         together = list(config.biasadjust.together.values())
         if together:
@@ -159,7 +172,7 @@ class YearlySums(SeriesTask):
         if groups := [group for group in together if {*group} <= {*here.get(climate_aspects.USUAL, ())}]:
             random = cell_generator(f"{self.sim_id}+{self.diag_domain}", "years", 0)
             sums = sums.merge(climate_aspects.energies(here, groups=groups, random=random))
-        return sums.assign_attrs(cells=_cells_of(cells))
+        return sums
 
     def _with_usual(self, sources: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         """Return the period's days; and of variables that are adjusted together, what each by itself would become."""
@@ -183,7 +196,7 @@ class NotCalibrated(EspoTask):
 
     pool, diag_domain = PoolParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
-    in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
+    in_sums = upstream(Summaries, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
     reads = ("biasadjust.variables.*", *OF_THE_TABLE)
 
@@ -211,24 +224,34 @@ class NotCalibrated(EspoTask):
 
 
 class FlagDetails(EspoTask):
-    """Rule `flag_details`, new against ESPO-G: how often each flag of the health checks is true, and where most."""
+    """Rule `flag_details`, new against ESPO-G: how often each flag of the health checks is true, and where most.
+
+    With `flags`, also maps of the days on which each flag of the product's archive of flags is raised.
+    """
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_final = final_archives(lambda task: task.context.config.published)
     in_checks = upstream(HealthChecks, "out_checks")
+    in_bits = final_archives(
+        lambda task: task.context.config.published,
+        "out_flags",
+        sim_id=lambda task: [] if task.context.config.flagging is None else task.sim_id,
+    )
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
+    out_maps = kept("report/{domain}/{sim_id}+{domain}+flags.zarr", of_flags=True)
     reads = ("health_checks.flags",)
 
     def work(self) -> None:
-        """Write the table."""
-        bound = self.in_final
-        opened = [store.open_store(each().path) for each in (bound if isinstance(bound, list) else [bound])]
-        final = finalize.merge_products(opened)
+        """Write the table, and the maps."""
+        final, marker = _products(self.in_final), self.marker()
         details = self.details(final, store.open_store(self.in_checks().path))
         columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in details) else FLAG_COLUMNS
         rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in details]
-        store.write_table(columns, rows, self.out_flags().path, self.marker())
+        store.write_table(columns, rows, self.out_flags().path, marker)
+        if self.in_bits != []:
+            maps = self.maps(_products(self.in_final, cut=False), _products(self.in_bits, cut=False))
+            self.write(maps.assign_attrs(provenance(marker)), self.out_maps().path, marker)
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
@@ -237,21 +260,9 @@ class FlagDetails(EspoTask):
         scopes = config.health_checks.arguments().get("scopes")
         return flags.flag_details(final, raised, config.flags, scopes, config.table)
 
-
-class FlagMaps(EspoTask):
-    """Rule `flag_maps`, new against ESPO-G: with `flags`: on how many days of a cell each flag is raised."""
-
-    sim_id = SimulationParameter()
-    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_final = final_archives(lambda task: task.context.config.published)
-    in_flags = final_archives(lambda task: task.context.config.published, "out_flags")
-    out_maps = kept("report/{domain}/{sim_id}+{domain}+flags.zarr")
-
-    def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
-        """Count them, in blocks of whole rows: each block has a task for each flag."""
-        merged = finalize.merge_products(flags)
-        in_rows = rechunk(merged, {horizontal_dims(merged)[1]: -1})
-        return finalize.counts_of_flags(in_rows, finalize.merge_products(final))
+    def maps(self, final: xr.Dataset, bits: xr.Dataset) -> xr.Dataset:
+        """Count the days of each flag, in blocks of several chunks of the product; lazy."""
+        return finalize.counts_of_flags(rechunk(bits, rows_of_chunks(product_chunks(self, bits), bits)), final)
 
 
 class Inversions(EspoTask):
@@ -318,6 +329,12 @@ def write_now(out: Path) -> None:
     write_report(run_view(), out, processes=min(4, machine_cpus()))
 
 
+def _products(bound: Any, *, cut: bool = True) -> xr.Dataset:
+    """Open and join a simulation's archives, a single one or those of its variables; lazy."""
+    each = bound if isinstance(bound, list) else [bound]
+    return finalize.merge_products([store.open_store(one().path, cut=cut) for one in each])
+
+
 def _text(value: object) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -326,10 +343,8 @@ def summary_tasks() -> Iterator[EspoTask]:
     """Yield the tasks that summarise products for the report only."""
     for sim_id in context().simulations:
         yield FlagDetails(sim_id=sim_id)
-        if context().config.flagging is not None:
-            yield FlagMaps(sim_id=sim_id)
         for domain in context().domains:
-            yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
+            yield Summaries(sim_id=sim_id, diag_domain=domain)
     for pool, domain in itertools.product(context().pools, context().domains):
         yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
@@ -368,6 +383,7 @@ def run_view() -> RunView:
     graph = Graph([*ends_of_run(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
     simulations = tuple(sim_id for members in run.pools.values() for sim_id in members)
+    details = {sim_id: FlagDetails(sim_id=sim_id) for sim_id in simulations}
     return RunView(
         config_files=run.config.files,
         config_hash=run.config.hash,
@@ -383,12 +399,12 @@ def run_view() -> RunView:
             for task in wanted
         ),
         diagnosed=tuple(_diagnosed(simulations)),
-        flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in simulations},
+        flags={sim_id: task.out_flags().path for sim_id, task in details.items()},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,
             **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in simulations},
         },
-        raised={task.sim_id: task.out_maps().path for task in summary_tasks() if isinstance(task, FlagMaps)},
+        raised={sim_id: task.out_maps().path for sim_id, task in details.items() if task.in_bits != []},
         pools=dict(run.pools),
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
@@ -421,7 +437,7 @@ def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
                 name.removeprefix("out_"): port.path_of(task) for name, port in task.ports() if port.packed_from
             }
     for domain, sim_id in itertools.product(references, simulations):
-        summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
+        summary = Summaries(sim_id=sim_id, diag_domain=domain).out_summary().path
         yield Diagnosed(
             sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **archives[domain, sim_id]
         )

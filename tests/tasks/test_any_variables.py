@@ -125,8 +125,8 @@ def test_the_report_s_series_have_what_products_derive(tmp_path: Path, monkeypat
     opened = [xr.open_dataset(tmp_path / "raw" / f"reference-{name}.nc") for name in ("tasmax", "tasmin")]
     given = xr.merge(opened).chunk(time=100)
     product = given.assign(tas=given["tasmax"])
-    monkeypatch.setattr(tasks.SeriesSummary, "describe", lambda self, field, sources: sources)
-    task = tasks.SeriesSummary(sim_id=SIM, diag_domain="all")
+    monkeypatch.setattr(tasks.Summaries, "describe", lambda self, field, sources: sources)
+    task = tasks.Summaries(sim_id=SIM, diag_domain="all")
     sources = task.compute(product, given, given, product)
     assert all({*ds} == {"tasmax", "tasmin", "tas"} for ds in sources.values())
     expected = (given["tasmax"] + given["tasmin"] + 273.15) / 2 - 273.15

@@ -144,7 +144,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
     graph = list(Graph([tasks.All()]))
-    report = {tasks.SeriesSummary, tasks.YearlySums, tasks.NotCalibrated, tasks.FlagDetails, tasks.Report}
+    report = {tasks.Summaries, tasks.NotCalibrated, tasks.FlagDetails, tasks.Report}
     outcomes = {tasks.Indicators, tasks.Climatology, tasks.Ensemble} if made.engine == "slurm" else set()
     assert {type(task) for task in graph} - {tasks.All} - outcomes == set(rules()) - report - OTHER_RULES
     assert outcomes <= {type(task) for task in graph}

@@ -444,11 +444,11 @@ def test_a_missing_product_is_made_again_with_its_missing_inputs_only(here: Path
 def test_the_report_is_about_the_products_that_are_there_and_made_again_when_they_change(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary, flags = tasks.SeriesSummary(sim_id=NOLEAP, diag_domain="Highland"), tasks.FlagDetails(sim_id=NOLEAP)
+    summary, flags = tasks.Summaries(sim_id=NOLEAP, diag_domain="Highland"), tasks.FlagDetails(sim_id=NOLEAP)
     aspects = tasks.NotCalibrated(pool=NOLEAP, diag_domain="Highland")
-    made = {"FlagDetails": 1, "SeriesSummary": 1, "YearlySums": 1, "NotCalibrated": 1}
+    made = {"FlagDetails": 1, "Summaries": 1, "NotCalibrated": 1}
     assert jobs_of(here, summary, flags, aspects) == made
-    tasks.YearlySums(sim_id=NOLEAP, diag_domain="Highland").delete_temporary()
+    summary.delete_temporary()
     compared = store.open_store(aspects.out_compared().path)
     assert compared.sizes["cell"] == 30 and compared["value"].notnull().all()
     found = store.open_store(summary.out_summary().path)

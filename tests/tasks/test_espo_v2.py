@@ -342,7 +342,7 @@ def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_mem
     v2()
     domain = next(iter(context().domains))
     compared = tasks.NotCalibrated(pool=POOL, diag_domain=domain)
-    sums = [tasks.YearlySums(sim_id=sim_id, diag_domain=domain) for sim_id in ENSEMBLE]
+    sums = [tasks.Summaries(sim_id=sim_id, diag_domain=domain) for sim_id in ENSEMBLE]
     assert [bound.task for bound in compared.in_sums] == sums
     assert [bound.task for bound in sums[1].in_regridded] == [
         tasks.Regrid(sim_id=ENSEMBLE[1], piece=piece) for piece in ("sr-0", "sr-1", "sr-2")

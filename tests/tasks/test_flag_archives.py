@@ -23,7 +23,7 @@ from espo_luigi.publication.products import find_products
 from espo_luigi.science import quality
 from espo_luigi.science.finalize.gaps import join_land
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.report import FlagMaps, summary_tasks
+from espo_luigi.tasks.report import FlagDetails, summary_tasks
 
 pytestmark = pytest.mark.timeout(600)
 MISSING = {"id": "*", "variable": "pr", "when": "2001-07-03", "what": "missing"}
@@ -189,8 +189,9 @@ def test_the_flags_of_a_production_pass_the_validation_and_must_be_there(
 def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
     product, flags = made
     (sim_id,) = context().simulations
-    assert FlagMaps(sim_id=sim_id) in list(summary_tasks())
-    maps = FlagMaps(sim_id=sim_id).compute(product.chunk(lat=7, time=300), flags.chunk(lat=5, time=1000)).load()
+    task = FlagDetails(sim_id=sim_id)
+    assert task in list(summary_tasks()) and [name for name, _ in task.ports()] == ["out_flags", "out_maps"]
+    maps = task.maps(product.chunk(lat=7, time=300), flags).load()
     for name in (str(one) for one in product.data_vars if "_days_" in str(one)):
         np.testing.assert_array_equal(maps[name], product[name], name)
         assert maps[name].attrs["days"] == product.sizes["time"]
@@ -260,7 +261,8 @@ def test_a_run_without_the_section_has_no_flags_and_turning_it_on_makes_its_stor
     task._pack(source, tmp_path / "values.zarr.zip", marker, of_flags=False)
     assert not [name for name in store.open_store(tmp_path / "values.zarr.zip") if quality.is_flags(name)]
     assert [name for name, _ in task.ports()] == ["out_scenario", "out_final"]
-    assert not any(isinstance(one, FlagMaps) for one in summary_tasks())
+    details = FlagDetails(sim_id=sim_id)
+    assert details.in_bits == [] and [name for name, _ in details.ports()] == ["out_flags"]
     assert "flags" not in tasks.Adjust(pool="x", piece="south", var="pr").reading()
     cleaned = tasks.CleanUp(sim_id=sim_id, piece="south")
     assert "flags" not in cleaned.reading() and cleaned.in_reference == []

@@ -255,7 +255,7 @@ def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(com
     ("narrowed", "ends"),
     [
         ({"first": "HealthChecks"}, {"FlagDetails"}),
-        ({"sims": NOLEAP}, {"FlagDetails", "SeriesSummary", "NotCalibrated", "DiagMeasuresImprovement"}),
+        ({"sims": NOLEAP}, {"FlagDetails", "NotCalibrated", "DiagMeasuresImprovement"}),
         ({"until": "Report"}, {"Report"}),
         ({"only": "Report"}, {"Report"}),
         ({"first": "Report"}, {"Report"}),

@@ -58,7 +58,7 @@ def sums(configured: Callable[..., list[Path]]) -> xr.Dataset:
     reference, raw = series(1, "standard", 0.0, 0.8), series(2, "noleap", 2.0, 0.0)
     product = reference.roll(time=1).map(lambda da: da.assign_attrs(reference[da.name].attrs))
     field = reference["tasmax"].mean("time")
-    return tasks.YearlySums(**OF).describe(field, {"reference": reference, "raw": raw, "adjusted": product})
+    return tasks.Summaries(**OF).describe(field, {"reference": reference, "raw": raw, "adjusted": product})["sums"]
 
 
 def test_each_variable_by_itself_keeps_what_pairs_of_raw_days_have_in_common_and_the_group_is_nearer(
@@ -89,10 +89,10 @@ def test_only_where_variables_are_adjusted_together_sums_of_years_depend_on_the_
     configured: Callable[..., list[Path]],
 ) -> None:
     configured(**CHANGES)
-    together = set(tasks.YearlySums(**OF).reading())
+    together = set(tasks.Summaries(**OF).reading())
     assert "biasadjust.variables.joint.variables" in together
     assert "biasadjust.variables.joint.method" in tasks.NotCalibrated(pool=NOLEAP, diag_domain="Highland").reading()
     configured()
-    assert set(tasks.YearlySums(**OF).reading()) == set(tasks.YearlySums.reads) - {
-        key for key in tasks.YearlySums.reads if "{" in key
-    } | {key.format_map(OF) for key in tasks.YearlySums.reads if "{" in key}
+    assert set(tasks.Summaries(**OF).reading()) == set(tasks.Summaries.reads) - {
+        key for key in tasks.Summaries.reads if "{" in key
+    } | {key.format_map(OF) for key in tasks.Summaries.reads if "{" in key}

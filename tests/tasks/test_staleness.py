@@ -388,7 +388,7 @@ def test_the_report_and_its_summaries_follow_the_products_that_they_show(
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
     rules = {one.partition("_")[0] for one in concerned}
-    assert rules >= {"SeriesSummary", "YearlySums", "NotCalibrated", "FlagDetails", "Report"}
+    assert rules >= {"Summaries", "NotCalibrated", "FlagDetails", "Report"}
     assert tasks.Report().complete()
     get_config().set("espo", "rerun", "stale")
     assert not tasks.Report().complete()

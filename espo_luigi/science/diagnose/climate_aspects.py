@@ -18,7 +18,7 @@ import xarray as xr
 from espo_luigi.science.chunks import join
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.diagnose import statistics
-from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
+from espo_luigi.science.diagnose.properties import quiet
 from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, correlation, deviation, ratio
 from espo_luigi.science.diagnose.summaries import PAIRS
 from espo_luigi.science.display import in_order, of_differences, wet_day
@@ -152,36 +152,47 @@ def _correlation(first: str, second: str, season: str, dry: Mapping[str, float],
 
     Values below those of `dry` have one rank, since those that an adjustment gives to dry days mean nothing.
     """
+    inside = series.in_season(season)
     both = {first: series.values(first), second: series.values(second or first, beside=not second)}
-    inside = series.in_season(season)[:, None]
-    alike = (np.where(values < dry.get(name, -np.inf), 0.0, values) for name, values in both.items())
-    terms = statistics.rank_terms(*(np.where(inside, values, np.nan) for values in alike))
-    return [series.days.sums(of) for of in terms]
+    alike = (np.where(values < dry.get(name, -np.inf), 0.0, values)[inside] for name, values in both.items())
+    made = []
+    for terms in statistics.rank_terms(*alike):
+        whole = np.zeros((len(inside), terms.shape[1]))
+        whole[inside] = terms
+        made.append(series.days.sums(whole))
+    return made
+
+
+def _of_spells(inside: np.ndarray, least_days: int, combine: np.ufunc, series: Series) -> Sums:
+    """What `combine` makes of the lengths of each year's spells of so many days or more; a spell ends with its year."""
+    made = np.zeros((len(series.days.years), inside.shape[1]))
+    for row, year in zip(made, series.days.years, strict=True):
+        cell, _, length = statistics.runs(inside[series.days.year == year])
+        long = length >= least_days
+        combine.at(row, cell[long], length[long])
+    return _of_years(made)
+
+
+def _longest(kind: int, name: str, least: float, series: Series) -> Sums:
+    return _of_spells(statistics.wet_and_dry(series.values(name), least)[kind], 1, np.maximum, series)
+
+
+def _heat_waves(series: Series) -> Sums:
+    hot = series.values("tasmax") > series.limits["tasmax"].sel(quantile=WARM_QUANTILE).values
+    return _of_spells(hot, HEAT_WAVE_DAYS, np.add, series)
 
 
 def _of_xclim(index: Callable[[Any, Series], xr.DataArray], series: Series) -> Sums:
     """The values of an index of xclim, which has a number for each year."""
     from xclim import indices
 
-    keep_compiled_run_lengths()
     with quiet():
         made = index(indices, series)
     return _of_years(np.asarray(made.transpose("time", "cell").values, float))
 
 
-def _longest(kind: str, name: str, least: float, indices: Any, series: Series) -> Any:
-    # xclim counts days of precipitation; the number of days is the same whatever the quantity.
-    function, counted = getattr(indices, f"maximum_consecutive_{kind}_days"), series.daily[name]
-    return function(counted.assign_attrs(units=_RAIN), thresh=f"{least} {_RAIN}", freq="YS")
-
-
 def _five_days(name: str, indices: Any, series: Series) -> Any:
     return indices.max_n_day_precipitation_amount(series.daily[name], window=5, freq="YS")
-
-
-def _heat_waves(indices: Any, series: Series) -> Any:
-    limit = series.limits["tasmax"].sel(quantile=WARM_QUANTILE, drop=True)
-    return indices.hot_spell_total_length(series.daily["tasmax"], thresh=limit, window=HEAT_WAVE_DAYS, freq="YS")
 
 
 def _snow(name: str, least: float, indices: Any, series: Series) -> Any:
@@ -220,8 +231,8 @@ def _temporal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Asp
         for kind, word in enumerate(("wet", "dry")):
             spell, after = partial(_spell, kind, name, least), partial(_transition, kind, name, least)
             yield Aspect(f"{word}_spell{tag}", f"Mean length of {word} spells{of}", "d", (name,), spell)
-            words, longest = f"Longest {word} spell of a year, mean{of}", partial(_longest, word, name, least)
-            yield Aspect(f"longest_{word}_spell{tag}", words, "d", (name,), partial(_of_xclim, longest))
+            words, longest = f"Longest {word} spell of a year, mean{of}", partial(_longest, kind, name, least)
+            yield Aspect(f"longest_{word}_spell{tag}", words, "d", (name,), longest)
             words = f"Probability of a wet day after a {word} day{of}"
             yield Aspect(f"wet_after_{word}{tag}", words, "1", (name,), after)
     for name in units:
@@ -263,8 +274,8 @@ def _joint(
             words = f"Correlation of {_word(name)} with the next cell's, {season}"
             sums = partial(_correlation, name, "", season, {})
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
-    words, waves = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more", partial(_of_xclim, _heat_waves)
-    yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
+    words = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more"
+    yield Aspect("heat_wave_days", words, "d", ("tasmax",), _heat_waves)
     for name, (least, tag, of) in rain.items():
         needs, snow = (name, "tasmax", "tasmin"), partial(_of_xclim, partial(_snow, name, least))
         yield Aspect(f"snow_days{tag}", f"Wet days below 0 °C{of}", "d", needs, snow)
@@ -331,6 +342,7 @@ def yearly_sums(
     # To count the days beyond.
     levels = inside["reference"][shared].quantile([LOW, HIGH], dim="time", keep_attrs=True)
     own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
+    series = {name: Series(ds, near[name], levels, Days.of(ds)) for name, ds in inside.items()}
     sums_of_sources = {
         name: xr.Dataset(
             {
@@ -341,7 +353,7 @@ def yearly_sums(
                 )
                 for aspect in wanted
                 if set(aspect.needs) <= set(ds)
-                for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
+                for sums in [aspect.sums(series[name])]
             }
         )
         for name, ds in inside.items()

@@ -17,7 +17,7 @@ import dask.array
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.calendar import day_of
+from espo_luigi.science.calendar import DAYS_IN_YEAR, TimeAxis, day_of
 from espo_luigi.science.display import of_differences, units_text
 from espo_luigi.science.geometry.cells import cells_in, cut_to, horizontal_dims
 from espo_luigi.science.limits import CROSSED_FLAG, FLAGS, Flag, arguments_of_flags
@@ -190,8 +190,20 @@ def inferred_freq(ds: xr.Dataset) -> str | None:
 
     Whole years may be missing: stretches of years of the same frequency have it.
     """
-    found = {xr.infer_freq(time) if time.size > 2 else None for time in _runs_of_years(ds["time"])}
+    found = {_freq_of(time) for time in _runs_of_years(ds["time"])}
     return found.pop() if len(found) == 1 else None
+
+
+def _freq_of(time: xr.DataArray) -> str | None:
+    if time.size < 3:
+        return None
+    calendar = time.dt.calendar
+    if calendar in DAYS_IN_YEAR:
+        # xarray subtracts dates one by one, for a second.
+        days = TimeAxis.of_index(calendar, time.indexes["time"]).days
+        if (np.diff(days) == 1).all():
+            return "D"
+    return xr.infer_freq(time)
 
 
 def _runs_of_years(da: xr.DataArray) -> list[xr.DataArray]:
@@ -221,7 +233,7 @@ def some_but_not_all(da: xr.DataArray, freq: str, **kwargs: Any) -> xr.DataArray
         return missing.missing_some_but_not_all(da, freq=freq, **kwargs).any("time")
     ordered = da.transpose("time", ...)
     days = xr.ones_like(ordered["time"], dtype=int).resample(time=freq).sum().values.astype(int)
-    expected = missing.expected_count(ordered["time"], freq=freq).values
+    expected = missing.expected_count(ordered["time"], freq=freq, src_timestep=_freq_of(ordered["time"])).values
     valid = dask.array.asarray(ordered.notnull().data)
     period = np.repeat(np.arange(days.size), days)
     of_block = np.split(period, np.cumsum(valid.chunks[0])[:-1])

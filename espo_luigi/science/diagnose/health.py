@@ -20,7 +20,7 @@ from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
 from espo_luigi.science.diagnose.flags import inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
-from espo_luigi.science.finalize.gaps import lacks_data, over_time
+from espo_luigi.science.finalize.gaps import cells_without_data, over_time
 from espo_luigi.science.geometry.cells import cells_in, cut_to
 from espo_luigi.science.limits import CHECKS, LAND_FLAG
 from espo_luigi.science.periods import date_of
@@ -48,8 +48,7 @@ def health_checks(
     Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set; the flags of a scope are
     named {scope}_{variable}_{flag}, and have the attribute `scope`. Global attributes: the input's, and `warnings`, the
     failed checks that do not raise. Metadata are checked first, and raise before any data are read. The data are then
-    read block by block, once for each set of checks (twice with `land` where the data are larger than `PART_BYTES`);
-    flags and missing days are computed when this returns.
+    read block by block, once for each set of checks; flags and missing days are computed when this returns.
 
     Parameters
     ----------
@@ -140,11 +139,6 @@ def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
 def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: int) -> _Found:
     """The results of a set, from one part of the grid after the other."""
     whole, cells = cut_to(ds, cells_in(ds, checks.scope, checks.arguments, land)) if checks.scope else (ds, None)
-    of_land: _Found = {}
-    if land is not None and not checks.scope:
-        of_land = {
-            ("land", name, LAND_FLAG): lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()
-        }
     wanted = checks.arguments.get
     kwargs = wanted("flags_kwargs") or {}
     # Flags with dimensions of their own are not a single truth, of which parts could tell.
@@ -156,11 +150,18 @@ def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: 
         lacks, flags = lacking(part, wanted("missing") or {}, of_cells), _flags(part, wanted("flags") or {}, kwargs)
         lazy: _Found = {("missing", name, method): da for method, of in lacks.items() for name, da in of.items()}
         lazy |= {("flags", name, str(flag)): da for name, of in flags.items() for flag, da in of.data_vars.items()}
-        (found,) = dask.compute(lazy | (of_land if len(places) == 1 else {}))
-        joined = {key: (joined[key] | da).assign_attrs(da.attrs) if key in joined else da for key, da in found.items()}
-    if len(places) > 1:
-        joined |= dask.compute(of_land)[0]
-    return joined
+        if land is not None and not checks.scope:
+            of_part = land.isel(place, missing_dims="ignore")
+            gaps = {name: cells_without_data(da, of_part) for name, da in over_time(part, of_part).items()}
+            lazy |= {("land", name, LAND_FLAG): da for name, da in gaps.items()}
+        (found,) = dask.compute(lazy)
+        joined = {key: _joined(key, joined[key], da) if key in joined else da for key, da in found.items()}
+    return {key: da.max() > allowed if key[0] == "land" else da for key, da in joined.items()}
+
+
+def _joined(key: tuple[str, str, str], one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
+    """The result for two parts of the grid: cells without data add up, before they are compared with those allowed."""
+    return one + other if key[0] == "land" else (one | other).assign_attrs(other.attrs)
 
 
 def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:

@@ -97,9 +97,11 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 
-def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
-    """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
-    ordered = da.transpose(..., *land.dims).chunk()
+def cells_without_data(da: xr.DataArray, land: xr.DataArray) -> xr.DataArray:
+    """Return how many land cells are NaN on all days of each chunk of time; on chunks, lazy."""
+    ordered = da.transpose(..., *land.dims)
+    # `DataArray.chunk` makes a token of all dates, which takes a second.
+    ordered = ordered.copy(data=ordered.variable.chunk().data)
     times, *others = ordered.data.chunks
     length = max(times)
     options = {
@@ -108,7 +110,7 @@ def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.
         "meta": np.empty((0, 0, 0), np.int64),
     }
     counts = over_blocks(ordered, partial(_count_gaps, days=length), {"land": land.variable}, **options)
-    return xr.DataArray(counts.sum(axis=(-2, -1)).max() > allowed, name=da.name)
+    return xr.DataArray(counts.sum(axis=(-2, -1)), dims="chunk", name=da.name)
 
 
 def with_possible_values(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import dask.array
 import numpy as np
 import xarray as xr
 
@@ -189,19 +190,42 @@ def count_of(variable: str, kind: str) -> str:
 def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
     """Return maps of the days on which each flag is raised, or of whether a cell's is, by `count_of`; lazy.
 
-    The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
+    Each block of flags is read once, for all of its flags. The attribute `days` tells how many there could be. Cells
+    with neither data on the first day nor the flag are NaN.
     """
     maps: dict[str, xr.DataArray] = {}
     is_land = product[series_of(product)[0]].isel(time=0, drop=True).notnull()
     for name, bits in flags.data_vars.items():
         variable = str(name).removesuffix("_flags").removesuffix("_cell")
         of, units, days = ("days", "d", bits.sizes["time"]) if "time" in bits.dims else ("cells", "1", 1)
-        for kind, mask in quality.meanings(bits).items():
-            raised = (bits & mask) > 0
-            count = (raised.sum("time") if of == "days" else raised).astype("float32")
+        masks = quality.meanings(bits)
+        counts = _days_of_bits(bits, list(masks.values()))
+        shown = counts.where(is_land | (counts > 0))
+        for at, kind in enumerate(masks):
             told = {"long_name": f"{kind}, {of} of {variable}", "units": units, "days": days}
-            maps[count_of(variable, kind)] = count.where(is_land | (count > 0)).assign_attrs(told)
+            maps[count_of(variable, kind)] = shown.isel(flag=at).assign_attrs(told)
     return xr.Dataset(maps)
+
+
+def _days_of_bits(bits: xr.DataArray, masks: Sequence[int]) -> xr.DataArray:
+    """On how many days of each cell each bit is raised, (flag, cells), lazy; flags of cells count as those of a day."""
+    days = (bits if "time" in bits.dims else bits.expand_dims("time")).transpose("time", ...)
+    data = dask.array.asarray(days.data)
+    chunks = ((1,) * data.numblocks[0], (len(masks),), *data.chunks[1:])
+    meta = np.empty((0,) * (data.ndim + 1), np.float32)
+    counts = data.map_blocks(_count_bits, masks, new_axis=1, chunks=chunks, meta=meta).sum(axis=0)
+    first = days.isel(time=0, drop=True)
+    return xr.DataArray(counts, first.coords, ("flag", *first.dims), attrs=first.attrs)
+
+
+def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
+    counts = np.zeros((1, len(masks), *block.shape[1:]), np.float32)
+    # Most bits are raised in few blocks.
+    there = int(np.bitwise_or.reduce(block, axis=None))
+    for at, mask in enumerate(masks):
+        if there & mask:
+            counts[0, at] = np.count_nonzero(block & mask, axis=0)
+    return counts
 
 
 def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:

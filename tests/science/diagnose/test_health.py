@@ -357,7 +357,7 @@ def test_a_scope_without_land_is_an_error_that_names_it():
         health_checks(ds, scopes={"Gulf": {**sea, "flags": V2["QC"]}}, land=land)
 
 
-def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only():
+def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only(monkeypatch):
     read: list[tuple[int, ...]] = []
 
     def count(block: np.ndarray, block_info: dict) -> np.ndarray:
@@ -369,8 +369,12 @@ def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only()
     checks = {"missing": ["some_but_not_all"], "flags": {"pr": V2[""]["pr"]}}
     quebec = {"QC": {**QC_BOX, "flags": {"pr": V2["QC"]["pr"]}}}
     with dask.config.set(scheduler="synchronous"):
-        health_checks(ds[["pr"]], **checks)
-        assert len(read) == len(set(read)) == ds.pr.data.npartitions == 27
+        land = ds.pr.isel(time=0, drop=True).notnull().compute()
+        for most in (health.PART_BYTES, 1):
+            monkeypatch.setattr(health, "PART_BYTES", most)
+            read.clear()
+            health_checks(ds[["pr"]], land=land, **checks)
+            assert len(read) == len(set(read)) == ds.pr.data.npartitions == 27
         read.clear()
         health_checks(ds[["pr"]], scopes=quebec)
     assert {place[2] for place in read} == {1, 2}
@@ -379,14 +383,20 @@ def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only()
 def test_the_checks_of_large_data_are_those_of_its_parts_together(monkeypatch):
     land = rotated_product().pr.isel(time=0, drop=True).notnull().compute()
     ds = at(at(rotated_product(), "tasmax", 273.15 + 62, 3, 5), "pr", np.nan, 4, 0)
+    # A cell in each of two parts: together more than the single cell that may.
+    lacks = (ds.rlat + ds.rlon == 3) & (ds.rlat < 3) & (ds.rlat > 0)
+    ds["dtr"] = ds.dtr.where(~lacks)
     checks = {
+        "allowed_gaps": 1,
         "missing": ["any", "some_but_not_all"],
         "flags": V2[""],
         "scopes": {"QC": {**QC_BOX, "flags": V2["QC"], "missing": ["any"]}},
         "land": land,
     }
     whole = health_checks(ds, **checks)
-    assert raised(whole) == ["tasmax_temperature_extremely_high", "QC_tasmax_temperature_extremely_high"]
+    assert lacks.sum() == 2 and raised(whole) == [
+        *("tasmax_temperature_extremely_high", "dtr_land_cells_without_data", "QC_tasmax_temperature_extremely_high")
+    ]
     assert "'pr' has missing values according to the method 'any'" in whole.attrs["warnings"]
     monkeypatch.setattr(health, "PART_BYTES", 1)
     of_parts = health_checks(ds, **checks)

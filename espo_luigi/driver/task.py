@@ -23,7 +23,15 @@ from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import BegunTask, board
-from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, parameter_of, section_of, settings
+from espo_luigi.driver.settings.espo import (
+    KnownParameters,
+    Section,
+    give_parameter,
+    parameter_of,
+    section_of,
+    settings,
+    settings_keys,
+)
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.task_classes import (
     check_class,
@@ -90,9 +98,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         significant=False,
         description="Dask's workers: in the task's job (the default), jobs of their own (jobqueue), on several nodes",
     )
-    worker_jobs: Any = luigi.DictParameter(
-        default={}, significant=False, description='of cluster = jobqueue, such as {"jobs": 10, "walltime": "2:00:00"}'
-    )
+    worker_jobs: Any = parameter_of(settings_keys()["worker_jobs"], {}, significant=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

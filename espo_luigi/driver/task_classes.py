@@ -110,17 +110,6 @@ def check_class(task: Any, base: Any, engine_name: str) -> None:
         )
 
 
-@functools.cache
-def check_dask(family: str) -> None:
-    """Raise an `EspoError` if the Dask session of a task cannot be had: not installed, or with damaged settings."""
-    if missing := [name for name in ("dask", "distributed", "cryptography") if importlib.util.find_spec(name) is None]:
-        raise SubmissionError(
-            f"{family}: its work runs in a Dask session, and {', '.join(missing)} is not installed here: run "
-            f"`pip install {' '.join(missing)}`, or write `uses_dask = False` into the class"
-        )
-    importlib.import_module("espo_luigi.jobs.dask.imported")
-
-
 # By class and parameter: the last value that was checked. Tasks share those of luigi.cfg.
 _travel: dict[type[luigi.Task], dict[str, Any]] = {}
 
@@ -174,3 +163,14 @@ def _read(parameter: luigi.Parameter, text: str) -> Any:
 def hashable(value: Any) -> Any:
     """Return a parameter's value as Luigi gives it to a task."""
     return tuple(value) if isinstance(value, (list, set)) else value
+
+
+@functools.cache
+def check_dask(family: str) -> None:
+    """Raise an `EspoError` if the Dask session of a task cannot be had: not installed, or with damaged settings."""
+    if missing := [name for name in ("dask", "distributed", "cryptography") if importlib.util.find_spec(name) is None]:
+        raise SubmissionError(
+            f"{family}: its work runs in a Dask session, and {', '.join(missing)} is not installed here: run "
+            f"`pip install {' '.join(missing)}`, or write `uses_dask = False` into the class"
+        )
+    importlib.import_module("espo_luigi.jobs.dask.imported")

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,17 @@ def one_of(*choices: str) -> Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """A key: its `name`, the `field` of the dataclass that has its value, its kind, its default, and its help.
+    """A key: the kind of its value, its help, its default, its `name`, and the `field` of the dataclass that has it.
 
     `is_optional` tells that an empty text or 0 stands for None. `said_default` is the default in words, where it
     depends on other keys.
     """
 
-    name: str
-    field: str
     kind: Kind
-    default: Any
     help: str
+    default: Any
+    name: str = ""
+    field: str = ""
     is_optional: bool = False
     said_default: str = ""
 
@@ -116,12 +116,9 @@ class Key:
         return None if self.is_optional and not written else self.kind.read(written)
 
 
-def key(
-    default: Any, text: str, kind: Kind = TEXT, *, name: str = "", is_optional: bool = False, said_default: str = ""
-) -> Any:
-    """Return the field of a key with its help `text`; `name` is the key's, if that differs from the field's."""
-    made = {"kind": kind, "help": text, "is_optional": is_optional, "said_default": said_default}
-    metadata = {"key": {"name": name, **made}}
+def key(default: Any, text: str, kind: Kind = TEXT, **more: Any) -> Any:
+    """Return the field of a key with its help `text`; `more` has fields of `Key`, such as a `name` of its own."""
+    metadata = {"key": Key(kind, text, default, **more)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -134,13 +131,8 @@ def keys_of(*models: Any) -> Mapping[str, Key]:
 
 @functools.cache
 def _keys_of(models: tuple[Any, ...]) -> Mapping[str, Key]:
-    keys = {}
-    for one in (one for model in models for one in fields(model)):
-        if declared := one.metadata.get("key"):
-            name = declared["name"] or one.name
-            default = {} if one.default is MISSING else one.default
-            keys[name] = Key(**{**declared, "name": name, "field": one.name, "default": default})
-    return keys
+    found = ((one.name, one.metadata.get("key")) for model in models for one in fields(model))
+    return {one.name or name: replace(one, name=one.name or name, field=name) for name, one in found if one}
 
 
 def checked(keys: Mapping[str, Key], values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Count(SlurmTask):
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.place / self.file_name.format(self.n)))
 
+    @contextmanager
+    def publishing(self) -> Iterator[Callable[[], Mapping[str, int]]]:
+        with Publication(claim=check_claim).in_force() as publication:
+            yield publication.blocks
+
     def work(self) -> None:
         import dask.array
 
@@ -380,11 +385,6 @@ class Blocks(Count):
     """Write a store of `n` blocks, a tenth of a second each, and a line for each that is computed."""
 
     file_name = "blocks-{}.zarr"
-
-    @contextmanager
-    def publishing(self) -> Iterator[Callable[[], Mapping[str, int]]]:
-        with Publication(claim=check_claim).in_force() as publication:
-            yield publication.blocks
 
     def work(self) -> None:
         import dask.array

@@ -10,7 +10,8 @@ import dask
 import pytest
 
 from espo_luigi import store, tasks
-from espo_luigi.store import Publication
+from espo_luigi.errors import ClaimLostError
+from espo_luigi.jobs.schedulers.script import CLAIM_VARIABLE, OWNER_VARIABLE
 from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -19,9 +20,9 @@ from espo_luigi.tasks.inputs import COLUMNS
 
 def work(task: EspoTask) -> dict[str, int]:
     """Do the work; return how many blocks were found and computed."""
-    with dask.config.set(scheduler="synchronous"), Publication().in_force() as publication, task.guarded():
+    with dask.config.set(scheduler="synchronous"), task.publishing() as blocks, task.guarded():
         task.work()
-    return publication.blocks()
+    return dict(blocks())
 
 
 def killed_after(task: EspoTask, blocks: int) -> None:
@@ -73,6 +74,18 @@ def test_a_rule_that_was_killed_goes_on_from_its_blocks(task: EspoTask) -> None:
     assert counted["found"] >= blocks - 4 > 0
     assert counted["computed"] <= 4
     assert contents(path) == expected
+
+
+@pytest.mark.parametrize("task", ["RefDefault"], indirect=True)
+def test_a_rule_publishes_nothing_once_another_job_has_its_claim(
+    task: EspoTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "claim").write_text("another job's")
+    monkeypatch.setenv(CLAIM_VARIABLE, str(tmp_path / "claim"))
+    monkeypatch.setenv(OWNER_VARIABLE, "mine")
+    with pytest.raises(ClaimLostError):
+        work(task)
+    assert not task.complete()
 
 
 def test_work_on_other_raw_files_is_other_work(task: EspoTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ class DriversKeys:
     memory: str = key("", _SECTION_AMOUNT.format("memory", "`[Train] memory`"), MEMORY)
     time: str = key("", _SECTION_AMOUNT.format("time limit", "`[Train] time`"), TIME)
     worker_jobs: Mapping[str, Any] = key(
-        {}, 'of cluster = jobqueue, such as {"walltime": "2:00:00"}', table_of(ANYTHING)
+        {}, 'of cluster = jobqueue, such as {"jobs": 10, "walltime": "2:00:00"}', table_of(ANYTHING)
     )
     on_sigterm: str = key("detach", "what becomes of the jobs if the driver is terminated", one_of("detach", "cancel"))
 

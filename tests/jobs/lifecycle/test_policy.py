@@ -166,7 +166,9 @@ def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: W
 
 SGE = SCHEDULERS["sge"]
 NEVER_ARRIVED = Known(JobState.MISSING, after=PATIENCE.unclear_refusal, record=WITHOUT_ID, seen=MISSING)
-REFUSED = replace(NEVER_ARRIVED, seen=Seen(), intent=Intent(refused="too much"))
+REFUSED = replace(
+    NEVER_ARRIVED, record=replace(WITHOUT_ID, exclude=("n9",)), seen=Seen(), intent=Intent(refused="too much")
+)
 UNCLEAR = replace(NEVER_ARRIVED, intent=Intent(unclear="hm", refused_since=EPOCH))
 DONE = Known(JobState.ENDED, after=PATIENCE.latency_wait, files=said("success"))
 CRASHED = Known(JobState.ENDED, after=PATIENCE.latency_wait, seen=seen(Phase.FAILED))
@@ -245,6 +247,8 @@ def test_what_follows_an_end_by_what_was_found_out_about_it(
         assert found.record == replace(known.record, state=JobState.SUCCEEDED)
     elif action is Action.FAIL:
         assert found.record == replace(known.record, state=JobState.FAILED, cause=cause or "")
+    elif action is Action.AGAIN_ANYWHERE:
+        assert found.record is not None and found.record.exclude == ()
     elif found.record is not None:
         assert (found.record.submission, found.record.history[-1]["ended"]) == (known.record.submission + 1, cause)
 

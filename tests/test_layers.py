@@ -57,7 +57,8 @@ def test_only_bundles_know_whether_a_job_is_shared() -> None:
     outside = [path for path in MODULES if room_of(path) != "jobs/bundles"]
     assert not [path.name for path in outside if "shares_job" in path.read_text()]
     asks = {path.name for path in (PACKAGE / "jobs").rglob("*.py") if re.search(r"record\.bundle\b", path.read_text())}
-    assert asks <= {"members.py", "accounts.py", "manager.py"}
+    # The table has one that finds no place in its bundle go alone.
+    assert asks <= {"members.py", "accounts.py", "policy.py"}
 
 
 @functools.cache

@@ -49,7 +49,7 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
     record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id=row.job_id)
     job = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row))
-    job.state, _ = step(job, 0.0, BatchSettings())
+    job.state = step(job, 0.0, BatchSettings()).state
     board.tell(task.task_id, job.progress())
     return board
 

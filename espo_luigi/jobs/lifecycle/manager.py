@@ -521,7 +521,7 @@ class JobManager:
             # What a job without a result says of its end stands in its log alone.
             last = (job.tail().splitlines() or [""])[-1][:300] if cause is Cause.CRASHED else ""
             said = f'; its log ends with "{last}"' if last else ""
-            if job.end.no_log:
+            if job.end.no_log and cause is Cause.CRASHED:
                 said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
             how = cause.words(job.scheduler)
             logger.warning("%s: job %s: %s%s; trying again", name, job.record.job_id, how, said)

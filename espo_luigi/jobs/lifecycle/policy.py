@@ -400,7 +400,7 @@ def _after_its_end(job: Job, state: JobState, settings: BatchSettings) -> Step:
     else:
         following = next_record(record, cause, settings, job.node, progressed=job.blocks_done > 0)
     if following is None or end.unwanted:
-        return failed(job, Cause.NO_LOG if end.no_log else cause)
+        return failed(job, Cause.NO_LOG if end.no_log and cause in _NOTHING_RAN else cause)
     return Step(state, Action.AGAIN, cause, following)
 
 
@@ -412,7 +412,7 @@ def _cause(job: Job) -> Cause:
     if job.ended_since is not None or job.files.result is not None or job.record.ending:
         phase = row.phase if row is not None and row.phase.ended else None
         cause = cause_of(phase, job.files.result, job.record.ending, end.log_says_memory)
-        return Cause.NO_LOG if end.no_log_again and cause in (Cause.CRASHED, Cause.HOPELESS) else cause
+        return Cause.NO_LOG if end.no_log_again and cause in _NOTHING_RAN else cause
     waited = row is None or row.phase is Phase.PENDING
     if not (waited and job.scheduler.forgets_cancelled(str(job.record.job_id))):
         return Cause.LOST
@@ -472,6 +472,8 @@ _BY_RESULT: Mapping[str, Cause] = {
 }
 # Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
 _BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
+# The causes for which a job may have ended because no node can open a log.
+_NOTHING_RAN = (Cause.CRASHED, Cause.HOPELESS)
 # The scheduler's definite words, which are those of the causes.
 _DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE, Phase.NOT_BEGUN)
 

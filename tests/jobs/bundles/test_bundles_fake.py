@@ -86,6 +86,7 @@ def test_tasks_that_are_ready_together_are_one_submission_and_each_has_its_own_o
     fake.finish("b", "1", outcome="error", exception="ValueError: no")
     fake.finish("c", "1")
     assert all_succeed(fake, [handles[0], handles[2]])
+    assert (claims(fake) / f"{handles[0].task}.1").read_text() == "the driver", "the bundle may be requeued"
     end(fake, handles[1], 1)
     assert fake.failure(handles[1], 10).cause is Cause.EXCEPTION
     assert handles[3].outcome is None
@@ -158,6 +159,17 @@ def test_what_an_earlier_start_of_a_requeued_bundle_said_counts_for_nothing(fake
     assert handles[0].progress.attempt == 1 and handles[0].outcome is None
 
 
+def test_a_bundle_that_is_queued_again_after_a_member_failed_for_good_goes_on_for_the_others(fake: FakeCluster) -> None:
+    handles = submitted(fake, fake.manager())
+    begin(fake, *handles)
+    fake.finish("b", "1", outcome="error", exception="ValueError: no")
+    fake.eventually(lambda: handles[1].progress.message.startswith("job 1"))
+    fake.set_state("PENDING", "BeginTime")
+    assert fake.failure(handles[1], 10).cause is Cause.EXCEPTION
+    fake.clock.go_on(1.0)
+    assert fake.calls("scancel") == []
+
+
 def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_once_nobody_needs_it(
     fake: FakeCluster,
 ) -> None:
@@ -167,6 +179,8 @@ def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_on
     begin(fake, handles[0])
     claim = claims(fake) / record_of(fake, handles[0]).name
     fake.eventually(lambda: claim.read_text() == "the driver")
+    hanging = record_of(fake, handles[0])
+    assert (hanging.submission, hanging.state, hanging.ending) == (1, JobState.QUEUED, Cause.STALLED)
     fake.clock.go_on(5.0)
     assert fake.calls("scancel") == [], "the other one waits for its turn, and has need of the job"
     end(fake, handles[0], 137)

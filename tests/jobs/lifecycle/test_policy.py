@@ -166,7 +166,9 @@ def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: W
 
 SGE = SCHEDULERS["sge"]
 NEVER_ARRIVED = Known(JobState.MISSING, after=PATIENCE.unclear_refusal, record=WITHOUT_ID, seen=MISSING)
-REFUSED = replace(NEVER_ARRIVED, seen=Seen(), intent=Intent(refused="too much"))
+REFUSED = replace(
+    NEVER_ARRIVED, record=replace(WITHOUT_ID, exclude=("n9",)), seen=Seen(), intent=Intent(refused="too much")
+)
 UNCLEAR = replace(NEVER_ARRIVED, intent=Intent(unclear="hm", refused_since=EPOCH))
 DONE = Known(JobState.ENDED, after=PATIENCE.latency_wait, files=said("success"))
 CRASHED = Known(JobState.ENDED, after=PATIENCE.latency_wait, seen=seen(Phase.FAILED))
@@ -245,15 +247,35 @@ def test_what_follows_an_end_by_what_was_found_out_about_it(
         assert found.record == replace(known.record, state=JobState.SUCCEEDED)
     elif action is Action.FAIL:
         assert found.record == replace(known.record, state=JobState.FAILED, cause=cause or "")
+    elif action is Action.AGAIN_ANYWHERE:
+        assert found.record is not None and found.record.exclude == ()
     elif found.record is not None:
         assert (found.record.submission, found.record.history[-1]["ended"]) == (known.record.submission + 1, cause)
 
 
-def test_grid_engine_forgets_any_job_that_is_cancelled_while_it_waits(work: Work) -> None:
-    job = replace(job_of(work, GONE_WHILE_IT_WAITED), scheduler=SGE, end=replace(CLOSED, is_accounted=True))
-    assert step(job, EPOCH + GONE.after, SETTINGS).cause is Cause.CANCELLED
-    job.end = CLOSED
-    assert step(job, EPOCH + GONE.after, SETTINGS).cause is Cause.LOST
+@pytest.mark.parametrize(
+    ("last_seen", "claimed", "accounting", "cause"),
+    [
+        (PENDING, False, True, Cause.CANCELLED),
+        # It was rescheduled, and deleted before it began again: its claim is of its first start.
+        (PENDING, True, True, Cause.CANCELLED),
+        # Without accounting, it may have begun and crashed since.
+        (PENDING, True, False, Cause.LOST),
+        (PENDING, False, False, Cause.CANCELLED),
+        # It began, and could not write its claim.
+        (RUNNING, False, True, Cause.LOST),
+        (RUNNING, True, True, Cause.LOST),
+        # An earlier driver's, never seen by this one.
+        (MISSING, False, True, Cause.CANCELLED),
+        (MISSING, True, True, Cause.LOST),
+    ],
+)
+def test_a_job_of_grid_engine_without_a_trace_was_deleted_while_it_waited_or_is_lost(
+    work: Work, last_seen: Seen, claimed: bool, accounting: bool, cause: Cause
+) -> None:
+    end = replace(CLOSED if claimed else UNCLAIMED, is_accounted=accounting)
+    job = replace(job_of(work, GONE), scheduler=SGE, end=end, seen=replace(last_seen, missing=EPOCH))
+    assert step(job, EPOCH + GONE.after, SETTINGS).cause is cause
 
 
 @pytest.mark.parametrize(("known", "cause"), [(DONE, Cause.NO_OUTPUT), (CHANGED, Cause.CONFIGURATION)])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
 from espo_luigi.jobs.lifecycle.submit import NodeWatch, Submitter
@@ -68,7 +69,7 @@ class Accounting(Commands):
 def watcher(work: Work, commands: Commands) -> tuple[Watcher, NodeWatch]:
     store = RecordStore(work.state_dir)
     submitter = Submitter(commands, store)
-    return Watcher(commands, store, submitter, Bundles(store, {}), Minutely()), submitter.nodes
+    return Watcher(commands, store, submitter, Bundles(store, tuple), Minutely()), submitter.nodes
 
 
 def in_error(work: Work, job_id: str) -> Job:

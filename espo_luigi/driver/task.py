@@ -128,17 +128,16 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def _get_param_visibilities(self) -> dict[str, int]:
         """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
+        own, hidden = self.param_kwargs, ParameterVisibility.HIDDEN
         return {
-            name: ParameterVisibility.PUBLIC
-            if parameter.significant or getattr(self, name) != hashable(parameter._default)
-            else ParameterVisibility.HIDDEN
-            for name, parameter in self.get_params()
+            name: ParameterVisibility.PUBLIC if is_significant or own[name] != default else hidden
+            for name, is_significant, default in _defaults(type(self))
         }
 
     @property
     def retry_count(self) -> int:
         """How often Luigi tries: once, unless ``[scheduler]`` says otherwise; the engines retry by cause."""
-        return int(get_config().getint("scheduler", "retry_count", 1))
+        return _retry_count(section_of("scheduler"))
 
     @property
     def allocation(self) -> Resources:
@@ -413,6 +412,17 @@ def _told(task: type[SlurmTask], only_significant: bool, only_public: bool) -> l
         for name, parameter in task.get_params()
         if parameter.visibility not in hidden and (parameter.significant or not only_significant)
     ]
+
+
+@functools.cache
+def _defaults(task: type[SlurmTask]) -> list[tuple[str, bool, Any]]:
+    """Return each parameter's name, whether it is significant, and its default."""
+    return [(name, parameter.significant, hashable(parameter._default)) for name, parameter in task.get_params()]
+
+
+@functools.lru_cache(maxsize=16)
+def _retry_count(_section: Section) -> int:
+    return int(get_config().getint("scheduler", "retry_count", 1))
 
 
 _completed = functools.lru_cache(maxsize=1024)(Resources.completed)

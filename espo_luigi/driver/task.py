@@ -112,7 +112,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         """Return names and values; resources are looked up once in luigi.cfg, not for every task."""
         section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
-        if args or section or known.keys() | kwargs.keys() != {name for name, _ in params}:
+        if args or section or known.keys() | kwargs.keys() != _names(cls):
             values = {name: value for name, (_, value) in known.items()}
             return list(super().get_param_values(params, args, {**values, **kwargs}))
         # Luigi keeps the pairs of each task: those of the configuration are the same for all.
@@ -401,6 +401,11 @@ def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[st
             if name not in SECTIONS and kind.__module__.partition(".")[0] != "luigi":
                 (configs if issubclass(kind, luigi.Config) else tasks).add(name)
     return configs, tasks
+
+
+@functools.cache
+def _names(task: type[SlurmTask]) -> frozenset[str]:
+    return frozenset(name for name, _ in task.get_params())
 
 
 @functools.cache

@@ -6,9 +6,10 @@ ones, as the machine may be shared. Ours: `SlurmTask` with `EspoWorker`. Stock: 
 parameters, Luigi's worker and scheduler. `run` and `complete` do nothing, so that what is measured is the machinery.
 A stock run takes time in proportion to the square of the tasks, so it is measured for the smallest size only.
 
-``--plan`` measures `espo plan`, as a command: the demo's rules for as many simulations as make N tasks, found in a
-catalogue of files that are not there, with every second simulation complete (markers without data), and as many results
-of jobs as tasks are complete.
+``--plan --tasks 100000`` measures `espo plan Adjust`, as a command: 500 simulations x 20 pieces x 5 variables x Train
+and Adjust, and the tasks that these need. The simulations are found in a catalogue of files that are not there. Every
+second simulation, and what comes before Train, is complete (markers without data), with as many results of jobs. N is a
+multiple of 200 tasks of Train and Adjust; making the run takes longer than the plan.
 
 ``--status`` measures `espo status`, as a command, of a run of N tasks with as many records of jobs: while its driver
 lives (500 jobs under way), and after it has died.

@@ -17,7 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import luigi.scheduler
 import luigi.worker
-from luigi.parameter import ParameterVisibility
 from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, RUNNING
 from luigi.task import Task
@@ -147,14 +146,6 @@ class LuigidWorker(EspoWorker):
     def _look_for_disabled(self) -> None:
         # luigid disables failed tasks for a day; a new driver has to try them now.
         self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
-
-    def _add_task(self, *arguments: Any, **keywords: Any) -> None:
-        if keywords.get("params"):
-            # With all parameters, its page's command to run a task again would fill a screen.
-            visibilities = self._scheduled_tasks[keywords["task_id"]]._get_param_visibilities()
-            shown = [name for name in keywords["params"] if visibilities.get(name) == ParameterVisibility.PUBLIC]
-            keywords["params"] = {name: keywords["params"][name] for name in shown}
-        super()._add_task(*arguments, **keywords)
 
     def _get_work(self) -> Any:
         response = self._ask_for_work()

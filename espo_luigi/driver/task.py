@@ -116,7 +116,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         """Return names and values; resources are looked up once in luigi.cfg, not for every task."""
         section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
-        if args or section or known.keys() | kwargs.keys() != {name for name, _ in params}:
+        if args or section or known.keys() | kwargs.keys() != _names(cls):
             values = {name: value for name, (_, value) in known.items()}
             return list(super().get_param_values(params, args, {**values, **kwargs}))
         # Luigi keeps the pairs of each task: those of the configuration are the same for all.
@@ -132,17 +132,16 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def _get_param_visibilities(self) -> dict[str, int]:
         """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
+        own, hidden = self.param_kwargs, ParameterVisibility.HIDDEN
         return {
-            name: ParameterVisibility.PUBLIC
-            if parameter.significant or getattr(self, name) != hashable(parameter._default)
-            else ParameterVisibility.HIDDEN
-            for name, parameter in self.get_params()
+            name: ParameterVisibility.PUBLIC if is_significant or own[name] != default else hidden
+            for name, is_significant, default in _defaults(type(self))
         }
 
     @property
     def retry_count(self) -> int:
         """How often Luigi tries: once, unless ``[scheduler]`` says otherwise; the engines retry by cause."""
-        return int(get_config().getint("scheduler", "retry_count", 1))
+        return _retry_count(section_of("scheduler"))
 
     @property
     def allocation(self) -> Resources:
@@ -421,6 +420,11 @@ def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[st
 
 
 @functools.cache
+def _names(task: type[SlurmTask]) -> frozenset[str]:
+    return frozenset(name for name, _ in task.get_params())
+
+
+@functools.cache
 def _told(task: type[SlurmTask], only_significant: bool, only_public: bool) -> list[tuple[str, luigi.Parameter]]:
     """Return the names and parameters of a class that `to_str_params` tells."""
     hidden = {ParameterVisibility.PRIVATE, *([ParameterVisibility.HIDDEN] if only_public else [])}
@@ -429,6 +433,17 @@ def _told(task: type[SlurmTask], only_significant: bool, only_public: bool) -> l
         for name, parameter in task.get_params()
         if parameter.visibility not in hidden and (parameter.significant or not only_significant)
     ]
+
+
+@functools.cache
+def _defaults(task: type[SlurmTask]) -> list[tuple[str, bool, Any]]:
+    """Return each parameter's name, whether it is significant, and its default."""
+    return [(name, parameter.significant, hashable(parameter._default)) for name, parameter in task.get_params()]
+
+
+@functools.lru_cache(maxsize=16)
+def _retry_count(_section: Section) -> int:
+    return int(get_config().getint("scheduler", "retry_count", 1))
 
 
 _completed = functools.lru_cache(maxsize=1024)(Resources.completed)

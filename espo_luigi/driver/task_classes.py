@@ -11,7 +11,7 @@ from typing import Any
 
 import luigi
 from luigi.cmdline_parser import CmdlineParser
-from luigi.parameter import _no_value
+from luigi.parameter import ParameterVisibility, _no_value
 
 from espo_luigi.errors import SizingError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory, parse_time
@@ -116,14 +116,16 @@ _travel: dict[type[luigi.Task], dict[str, Any]] = {}
 
 def check_values(task: luigi.Task) -> None:
     """Raise `SubmissionError` if a value changes on its way to the job as text, or is private and does not travel."""
-    as_text, family, travel = task.to_str_params(), task.get_task_family(), _travel.setdefault(type(task), {})
+    family, travel = task.get_task_family(), _travel.setdefault(type(task), {})
     for name, parameter in task.get_params():
         value = getattr(task, name)
         # Numbers as well: jobs get these two from `Resources`.
         if name in ("memory", "time") or (name in as_text and travel.get(name, _no_value) is value):
             continue
+        is_private = parameter.visibility == ParameterVisibility.PRIVATE
         try:
-            read = _read(parameter, as_text[name]) if name in as_text else _configured(parameter, family, name)
+            text = None if is_private else parameter.serialize(value)
+            read = _configured(parameter, family, name) if text is None else _read(parameter, text)
             # NaN is not equal to itself.
             is_same, told = bool(read == value) or repr(read) == repr(value), f"would be {read!r} in its job"
         except Exception as error:
@@ -132,7 +134,7 @@ def check_values(task: luigi.Task) -> None:
             travel[name] = value
             continue
         where = f"{family}: the parameter {name}"
-        if name not in as_text:
+        if is_private:
             raise SubmissionError(
                 f"{where} is private, and its job would not get its value: set it in luigi.cfg, or give the parameter "
                 "visibility=ParameterVisibility.HIDDEN"

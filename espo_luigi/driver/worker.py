@@ -21,12 +21,13 @@ from typing import Any, Literal
 import luigi.scheduler
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import ParameterVisibility
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.graph import Graph
+from espo_luigi.driver.graph import Graph, without_collector
 from espo_luigi.driver.run import Run, named, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
@@ -215,7 +216,8 @@ class EspoWorker(luigi.worker.Worker):
             return False
         known = len(self._add_task_history)
         # A running task may lack needs, or ask for more.
-        succeeded = self._announce(task) if self._is_running else super().add(task, multiprocess, processes)
+        with without_collector():
+            succeeded = self._announce(task) if self._is_running else super().add(task, multiprocess, processes)
         announced = self._add_task_history[known:]
         pending = {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
         if self._is_running:
@@ -285,6 +287,12 @@ class EspoWorker(luigi.worker.Worker):
             self._disabled.discard(task_id)
             # After a scheduler's own "disabled", it takes "pending" only from a worker that has sent "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        if keywords.get("params"):
+            # With all parameters, the command to run a task again on luigid's page would fill a screen; and Luigi's
+            # scheduler keeps each of them four times.
+            visibilities = self._scheduled_tasks[task_id]._get_param_visibilities()
+            shown = [name for name in keywords["params"] if visibilities.get(name) == ParameterVisibility.PUBLIC]
+            keywords["params"] = {name: keywords["params"][name] for name in shown}
         super()._add_task(*arguments, **keywords)
 
     def run(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import room_of
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.overview.states import BLOCKED, DONE, RUN, TaskState, TaskStatus, problem_of
+from espo_luigi.overview.states import BLOCKED, DONE, RUN, StateInPlan, TaskState, TaskStatus, problem_of
 from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.store.marker import reading_once
 from espo_luigi.tasks.all import All, Selection
@@ -82,9 +83,16 @@ class Plan:
         """Why a run with this limit of scratch space is refused; "" if it is not."""
         return self.scratch.too_large() if self.scratch is not None else ""
 
-    def of(self, *states: str) -> list[Planned]:
-        """Return the tasks in these states."""
-        return [planned for planned in self.tasks.values() if planned.status.in_plan in states]
+    def of(self, state: StateInPlan) -> list[Planned]:
+        """Return the tasks in a state."""
+        return self._by_state[state]
+
+    @functools.cached_property
+    def _by_state(self) -> dict[str, list[Planned]]:
+        found: dict[str, list[Planned]] = {DONE: [], RUN: [], BLOCKED: []}
+        for planned in self.tasks.values():
+            found[planned.status.in_plan].append(planned)
+        return found
 
     def again_for_others(self) -> list[Planned]:
         """Return the tasks to run whose outputs tasks that are done have used: they were temporary, and are gone."""

@@ -182,8 +182,8 @@ def read_marker(path: Path) -> Marker | None:
     if key not in _read:
         marker = _read_marker(Path(path))
         if marker is not None:
-            tables = {name: getattr(marker, name) for name in ("fingerprints", "versions")}
-            marker = replace(marker, **{n: _tables.setdefault(tuple(one.items()), one) for n, one in tables.items()})
+            tables = (_tables.setdefault(tuple(one.items()), one) for one in (marker.fingerprints, marker.versions))
+            marker = replace(marker, fingerprints=next(tables), versions=next(tables))
         _read[key] = marker
     return _read[key]
 

@@ -13,7 +13,7 @@ import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.usual import threshold_of
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
@@ -132,8 +132,11 @@ class Train(VariableTask):
     def check(self) -> None:
         """Raise an error, too, if the reference's stores are outdated and the catalogue lacks the reference."""
         super().check()
-        if any(each.task.stale(files=False) for each in self.in_reference):
+        try:
             self.context.reference()
+        except CatalogError:
+            if any(each.task.stale(files=False) for each in self.in_reference):
+                raise
 
     def compute(
         self, reference: list[xr.Dataset], regridded: list[xr.Dataset], before: int | np.ndarray = 0

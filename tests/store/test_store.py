@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
 
 
 def test_the_marker_s_id_is_of_its_content_without_the_time() -> None:
-    later = Marker(**{**MARKER.__dict__, "created": "2100-01-01T00:00:00+00:00"})
+    later = replace(MARKER, created="2100-01-01T00:00:00+00:00")
     assert later != MARKER and later.id == MARKER.id
     assert Marker("Train", {"region": "north"}).id != Marker("Train", {"region": "south"}).id
     assert Marker.from_json(MARKER.to_json()) == MARKER

@@ -250,7 +250,9 @@ class FlagDetails(EspoTask):
         rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in details]
         store.write_table(columns, rows, self.out_flags().path, marker)
         if self.in_bits != []:
-            maps = self.maps(_products(self.in_final, cut=False), _products(self.in_bits, cut=False))
+            bits = _products(self.in_bits, cut=False)
+            in_blocks = rechunk(bits, rows_of_chunks(product_chunks(self, bits), bits))
+            maps = finalize.counts_of_flags(in_blocks, _products(self.in_final, cut=False))
             self.write(maps.assign_attrs(provenance(marker)), self.out_maps().path, marker)
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
@@ -259,10 +261,6 @@ class FlagDetails(EspoTask):
         config = self.context.config
         scopes = config.health_checks.arguments().get("scopes")
         return flags.flag_details(final, raised, config.flags, scopes, config.table)
-
-    def maps(self, final: xr.Dataset, bits: xr.Dataset) -> xr.Dataset:
-        """Count the days of each flag, in blocks of several chunks of the product; lazy."""
-        return finalize.counts_of_flags(rechunk(bits, rows_of_chunks(product_chunks(self, bits), bits)), final)
 
 
 class Inversions(EspoTask):

@@ -597,4 +597,4 @@ def test_the_graph_of_a_plan_has_the_order_of_the_page_of_rules(configured: Conf
     page = (ROOT / "docs" / "reference" / "rules.md").read_text()
     drawn = before(as_mermaid(nodes_of(planned())))
     assert drawn == {rule: needed & drawn.keys() for rule, needed in before(page).items() if rule in drawn}
-    assert len(drawn) == 26
+    assert len(drawn) == 25

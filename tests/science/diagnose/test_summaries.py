@@ -1,6 +1,7 @@
 """What summaries of daily series say, against xclim, xsdba, scipy and numpy."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +155,21 @@ def test_sample_cells_are_land_evenly_spaced_and_the_same_of_a_grid_as_of_stacke
     elsewhere = field.assign_coords(lon=field["lon"] + 0.5).expand_dims(time=1).to_dataset(name="tasmax")
     with pytest.raises(DataError, match="not all of 10 cells"):
         grid.at_cells(elsewhere, grid.evenly(field, 50))
+
+
+def test_parts_of_the_same_data_read_each_block_once() -> None:
+    read: list[tuple[int, ...]] = []
+
+    def count(block: np.ndarray, block_info: Any) -> np.ndarray:
+        read.append(tuple(block_info[0]["chunk-location"]))
+        return block
+
+    time = xr.date_range("2000-01-01", periods=20, calendar="noleap", use_cftime=True)
+    ds = xr.Dataset({"pr": (("time", "cell"), np.arange(60.0).reshape(20, 3))}, {"time": time})
+    blocks = ds.chunk(time=6)["pr"]
+    lazy = ds.assign(pr=blocks.copy(data=blocks.data.map_blocks(count, dtype=float, meta=np.empty((0, 0)))))
+    places = {"time": slice(4, 15), "cell": [0, 2, 2]}
+    parts = grid.read_together(whole=lazy, part=lazy.isel(places))
+    assert sorted(read) == [(place, 0) for place in range(4)]
+    xr.testing.assert_identical(parts["whole"], ds)
+    xr.testing.assert_identical(parts["part"], ds.isel(places))

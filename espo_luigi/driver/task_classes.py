@@ -118,11 +118,10 @@ def check_values(task: luigi.Task) -> None:
     """Raise `SubmissionError` if a value changes on its way to the job as text, or is private and does not travel."""
     family, travel = task.get_task_family(), _travel.setdefault(type(task), {})
     for name, parameter in task.get_params():
-        value = getattr(task, name)
-        # Numbers as well: jobs get these two from `Resources`.
-        if name in ("memory", "time") or (name in as_text and travel.get(name, _no_value) is value):
+        value, is_private = getattr(task, name), parameter.visibility == ParameterVisibility.PRIVATE
+        # Numbers as well: jobs get these two from `Resources`. What luigi.cfg has for private ones may change.
+        if name in ("memory", "time") or (not is_private and travel.get(name, _no_value) is value):
             continue
-        is_private = parameter.visibility == ParameterVisibility.PRIVATE
         try:
             text = None if is_private else parameter.serialize(value)
             read = _configured(parameter, family, name) if text is None else _read(parameter, text)

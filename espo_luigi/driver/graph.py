@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from luigi.task import Task
@@ -25,28 +26,31 @@ def without_collector() -> Iterator[None]:
 
 
 # During a walk: the tasks that `made` has made, by class and values.
-_made: dict[Any, Any] | None = None
+_made: ContextVar[dict[Any, Any] | None] = ContextVar("made", default=None)
 
 
 def made(kind: type[Task], values: Mapping[str, Any]) -> Any:
     """Return the task of a class with these values; in a walk, Luigi looks up all parameters of each task only once."""
-    if _made is None:
+    known, key = _made.get(), (kind, tuple(values.items()))
+    try:
+        task = known.get(key) if known is not None else None
+    except TypeError:  # a value that cannot be looked up, such as a mapping
         return kind(**values)
-    key = kind, tuple(values.items())
-    if key not in _made:
-        _made[key] = kind(**values)
-    return _made[key]
+    if task is None:
+        task = kind(**values)
+        if known is not None:
+            known[key] = task
+    return task
 
 
 @contextmanager
 def _walking() -> Iterator[None]:
-    global _made
-    former, _made = _made, {} if _made is None else _made
+    token = _made.set(_made.get() or {})
     try:
         with without_collector():
             yield
     finally:
-        _made = former
+        _made.reset(token)
 
 
 class Graph:

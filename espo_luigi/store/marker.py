@@ -12,6 +12,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,34 +159,33 @@ def is_complete(path: Path) -> bool:
 
 
 # The markers read so far in a block of `reading_once`, and their tables, of which many markers have the same.
-_read: dict[str, Marker | None] | None = None
+_read: ContextVar[dict[str, Marker | None] | None] = ContextVar("read", default=None)
 _tables: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
 
 @contextlib.contextmanager
 def reading_once() -> Iterator[None]:
     """Read each marker once during the block, for a plan, which looks at the state of one moment."""
-    global _read
-    former, _read = _read, {}
+    token = _read.set({})
     try:
         yield
     finally:
-        _read = former
+        _read.reset(token)
         _tables.clear()
 
 
 def read_marker(path: Path) -> Marker | None:
     """Read the marker of a store, archive, table or page, in well under a millisecond; None unless it is complete."""
-    if _read is None:
+    known, key = _read.get(), str(path)
+    if known is None:
         return _read_marker(Path(path))
-    key = str(path)
-    if key not in _read:
+    if key not in known:
         marker = _read_marker(Path(path))
         if marker is not None:
             tables = (_tables.setdefault(tuple(one.items()), one) for one in (marker.fingerprints, marker.versions))
             marker = replace(marker, fingerprints=next(tables), versions=next(tables))
-        _read[key] = marker
-    return _read[key]
+        known[key] = marker
+    return known[key]
 
 
 def _read_marker(path: Path) -> Marker | None:

@@ -94,7 +94,7 @@ def changed_settings(run: RunContext, marker: Marker, reads: Callable[[], Iterab
 def _unknown(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]) -> list[str]:
     """Return the keys that are given and read now, and that the version which made the marker did not have."""
     recorded = _recorded(marker)
-    if WHOLE in recorded:
+    if WHOLE in recorded or not run.given_keys:
         return []
     unknown = _not_among(frozenset(recorded), tuple(run.given_keys))
     if not unknown:

@@ -16,7 +16,11 @@ _PROGRAM = """\
 import os, sys, time
 here = {here!r}
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-read = lambda file: open(os.path.join(here, file)).read() if os.path.exists(os.path.join(here, file)) else ""
+def read(file):
+    try:
+        return open(os.path.join(here, file)).read()
+    except FileNotFoundError:
+        return ""
 def write(file, text, mode="a"):
     with open(os.path.join(here, file), mode) as out:
         out.write(text)

@@ -49,6 +49,7 @@ class Store(Protocol):
 
     def load(self, task: str, /) -> Submitted | None: ...
     def claim_path(self, name: str, /) -> Path: ...
+    def claim_owner(self, name: str, /) -> str | None: ...
     def script_path(self, name: str, /) -> Path: ...
     def close(self, name: str, /) -> None: ...
     def forget_files(self, name: str, /) -> None: ...
@@ -62,21 +63,32 @@ class Bundles:
         self._records = records
         # By name, the last row of each job that members share.
         self._shared: dict[str, Row] = {}
-        # The names in the folder of claims, None before the first look; the exit codes of members that have ended.
-        self._claims: set[str] | None = None
+        # By the last look, if it succeeded: the members that have begun, those whose claims the driver has closed, and
+        # the exit codes of those that have ended.
+        self._has_looked = False
+        self._begun: set[str] = set()
+        self._closed: set[str] = set()
         self._codes: dict[str, int] = {}
 
     def look(self) -> None:
         """Find out which members have begun, and how they ended, by one listing for all. Raises OSError."""
+        self._has_looked = False
         members = [record for record in self._records() if shares_job(record.bundle)]
         claims, codes = listed_names(self._store.claim_path("")) if members else set[str](), dict[str, int]()
+        begun, closed = set[str](), set[str]()
         for record in members:
+            if record.name in claims:
+                # Whoever has begun remains so once the driver closes the claim, which then names nobody.
+                known = record.name in self._begun
+                owned = (known and not record.ending) or self._store.claim_owner(record.name) is not None
+                begun |= {record.name} if known or owned else set()
+                closed |= set() if owned else {record.name}
             end = end_path(self._store.claim_path(record.name))
             if end.name in claims:
                 with suppress(FileNotFoundError, ValueError):
                     job_id, code = end.read_text(encoding="utf-8").split()
                     codes |= {record.name: int(code)} if job_id == record.job_id else {}
-        self._claims, self._codes = claims, codes
+        self._begun, self._closed, self._codes, self._has_looked = begun, closed, codes, True
 
     def row_of(self, record: Submitted, answer: Mapping[str, Row] | None = None) -> Row | None:
         """Return a submission's row in a scheduler's `answer`, whose rows are given by name; None if it is not there.
@@ -88,15 +100,16 @@ class Bundles:
             return row
         self._shared[record.bundle] = row
         own, code = replace(row, name=record.name), self._codes.get(record.name)
-        has_begun = self._claims is None or record.name in self._claims
+        has_begun = not self._has_looked or record.name in self._begun
         if row.phase.ended:
-            return own if has_begun or row.phase not in _LEAVES_OUT else replace(own, phase=Phase.NOT_BEGUN)
+            left_out = Phase.CANCELLED if record.ending else Phase.NOT_BEGUN
+            return own if has_begun or row.phase not in _LEAVES_OUT else replace(own, phase=left_out)
         # Before the job runs, the members' files are of an earlier start.
         if code is not None and row.phase is not Phase.PENDING:
-            failed = Phase.CANCELLED if record.ending else Phase.FAILED
-            return replace(own, state=f"exit code {code}", phase=failed if code else Phase.COMPLETED)
-        if record.ending:
-            # Its claim is closed, so that it stops by itself, or works in vain.
+            ended = Phase.CANCELLED if record.ending else Phase.FAILED if code else Phase.COMPLETED
+            return replace(own, state=f"exit code {code}", phase=ended)
+        if record.ending and self._has_looked and record.name in self._closed:
+            # It stops by itself, or works in vain.
             return replace(own, phase=Phase.LEAVING)
         if row.phase is Phase.RUNNING and not has_begun:
             return replace(own, state="waiting in its bundle", phase=Phase.PENDING, reason="")

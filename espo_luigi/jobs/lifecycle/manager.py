@@ -401,8 +401,8 @@ class JobManager:
         if owner := self.store.claim_owner(name):
             # The job runs all the same: a second one would do the same work.
             self.submitter.confirm(job, owner)
-        elif self.store.is_claimed_by_nobody(name) and job.files.unclaimed is None:
-            job.files = replace(job.files, unclaimed=now)
+        elif self.store.is_claimed_by_nobody(name) and job.files.claim_empty_since is None:
+            job.files = replace(job.files, claim_empty_since=now)
         return False
 
     def _close(self, job: Job, now: float) -> bool:
@@ -412,14 +412,18 @@ class JobManager:
         others = {*self._without_log.values()} - {job.node}
         says_memory = any(job.scheduler.says_out_of_memory(end_of_log(log)) for log in logs)
         job.listen(now)
-        closed = self.store.close_unclaimed(job.record.name)
+        name = job.record.name
+        closed = self.store.close_unclaimed(name)
+        is_empty = not closed and self.store.is_claimed_by_nobody(name)
+        if job.record.job_id is None and (owner := self.store.claim_owner(name)):
+            self.submitter.confirm(job, owner)  # it has begun since the last look
+            return False
+        if is_empty:
+            logger.warning("%s is empty, and no job has that name: closing it", self.store.claim_path(name))
         if not closed:
-            if job.files.unclaimed is not None:
-                claim = self.store.claim_path(job.record.name)
-                logger.warning("%s is empty, and no job has that name: closing it", claim)
-            self.store.close(job.record.name)
+            self.store.close(name)
         job.end = replace(
-            self._end(job, unclaimed=closed or job.files.unclaimed is not None),
+            self._end(job, unclaimed=closed or is_empty),
             log_says_memory=says_memory,
             no_log=no_log,
             no_log_again=no_log and (task in self._without_log or bool(others)),
@@ -486,7 +490,8 @@ class JobManager:
 
     def _fail(self, job: Job, decided: Step) -> None:
         assert decided.cause is not None
-        self._nodes.ended(job, decided.cause, self._clock.now())
+        if not job.end.unwanted:
+            self._nodes.ended(job, decided.cause, self._clock.now())
         self._finish(job, failure_of(job, decided.cause), decided.record)
 
     def _again(self, job: Job, decided: Step) -> None:

@@ -222,7 +222,10 @@ CAUSES: Mapping[Cause, Consequences] = {
 
 
 class Action(enum.Enum):
-    """What the driver does next about a job; `step` has the table. The first four find out what the table needs."""
+    """What the driver does next about a job; `step` has the table.
+
+    LOOK, CLAIM, CLOSE and WITHDRAW find out what the table needs, and `step` decides again.
+    """
 
     WAIT = "wait"
     LOOK = "look"  # for the output
@@ -270,7 +273,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       gives up
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                ends
-    CANCELLING          it leaves its node, as a member whose claim is closed [absent_after]     ends
+    CANCELLING          it leaves its node, and this driver has not cancelled it                 CANCEL
+    CANCELLING          it leaves its node [absent_after]                                        ends
     CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
@@ -298,11 +302,11 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
             return _given_up(job, state, now, patience) if due else Step(state)
         alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
         over = not alive and job.read_for(seen.missing, now, patience.absent_after)
+    elif cause := _cause_to_cancel(job, now, settings):
+        return cancelling(job, cause)
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
-    elif cause := _cause_to_cancel(job, now, settings):
-        return cancelling(job, cause)
     return _after_its_end(job, state, settings) if over else Step(state)
 
 
@@ -318,6 +322,9 @@ def _is_settled(job: Job, now: float, patience: Patience) -> bool:
 def _cause_to_cancel(job: Job, now: float, settings: BatchSettings) -> Cause | None:
     """Why to cancel, maybe again, a job that waits without hope, hangs, or is there still; None if it may go on."""
     patience, seen, cancelled = settings.patience, job.seen, job.intent.cancelled
+    if seen.since_when(Phase.LEAVING) is not None:
+        # An earlier driver wrote why it is to be cancelled, and may have got no further.
+        return Cause(job.record.ending) if job.record.ending and cancelled is None else None
     if cancelled is not None and not job.watched_for(cancelled, now, patience.cancel_again):
         return None
     hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
@@ -354,7 +361,7 @@ def _given_up(job: Job, state: JobState, now: float, patience: Patience) -> Step
     If a job has the claim, that job is found by its id. An empty claim is of a driver or a job that could not write it.
     """
     if not job.end.unclaimed:
-        empty = job.watched_for(job.files.unclaimed, now, patience.latency_wait)
+        empty = job.watched_for(job.files.claim_empty_since, now, patience.latency_wait)
         return Step(state, Action.CLOSE if empty else Action.CLAIM)
     if job.intent.refused:
         return _elsewhere(job, state, Cause.REFUSED) or failed(job, Cause.REFUSED)

@@ -53,7 +53,7 @@ class Files:
     heard: float | None = None  # when that last changed
     looked: float | None = None  # when it was last read
     unreadable: float = 0.0  # the last failed look for the result
-    unclaimed: float | None = None  # since when the claim names nobody
+    claim_empty_since: float | None = None  # since when the claim names nobody
 
     @property
     def outcome(self) -> str:
@@ -131,13 +131,14 @@ class Job:
     def saw(self, row: Row, now: float) -> None:
         """Take in the job's row in the scheduler's answer."""
         self.seen = replace(self.seen, answered=True)
-        # Once its end is accounted, the driver does not wait for the site's epilog.
-        if row.phase is not Phase.LEAVING or self.ended_since is None:
-            self.stands(row, now)
+        if self.stands(row, now):
             self.seen = replace(self.seen, missing=None)
 
-    def stands(self, row: Row, now: float) -> None:
-        """Take in where the job stands, whether or not the scheduler has just said so."""
+    def stands(self, row: Row, now: float) -> bool:
+        """Take in where the job stands, whether or not the scheduler has just said so; return whether that counts."""
+        if row.phase is Phase.LEAVING and self.ended_since is not None:
+            # Its end is accounted; the driver does not wait for the site's epilog.
+            return False
         goes_on = self.row is not None and _meaning(self.row) == _meaning(row)
         off_node = now if row.phase is Phase.PENDING else self.seen.off_node
         since = self.seen.since if goes_on else now
@@ -147,6 +148,7 @@ class Job:
             files = self.files
             if files.result is not None and not files.succeeded and not is_final(files.result):
                 self.files = replace(files.without_result(), former_result=files.result)
+        return True
 
     def read_result(self, store: RecordStore, now: float) -> None:
         """Take in the result file, if a job of this task wrote it. Raises OSError where that cannot be known."""

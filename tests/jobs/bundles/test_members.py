@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from espo_luigi.jobs.bundles import own_job_name
+from espo_luigi.jobs.bundles import members, own_job_name
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState
@@ -31,32 +32,39 @@ def store(tmp_path: Path) -> RecordStore:
 
 
 @pytest.mark.parametrize(
-    ("phase", "begun", "code", "ending", "expected"),
+    ("phase", "owner", "code", "ending", "expected"),
     [
-        (Phase.PENDING, False, None, "", Phase.PENDING),
-        (Phase.PENDING, True, 1, "", Phase.PENDING),  # the files are of its start before it was requeued
-        (Phase.SUSPENDED, False, None, "", Phase.SUSPENDED),
-        (Phase.RUNNING, False, None, "", Phase.PENDING),
-        (Phase.RUNNING, True, None, "", Phase.RUNNING),
-        (Phase.RUNNING, True, 0, "", Phase.COMPLETED),
-        (Phase.RUNNING, True, 137, "", Phase.FAILED),
-        (Phase.RUNNING, True, None, "stalled", Phase.LEAVING),
-        (Phase.RUNNING, True, 143, "stalled", Phase.CANCELLED),
-        (Phase.PENDING, True, None, "hopeless", Phase.LEAVING),
-        (Phase.LEAVING, False, None, "", Phase.LEAVING),
-        (Phase.COMPLETED, True, None, "", Phase.COMPLETED),
-        *((phase, False, None, "", Phase.NOT_BEGUN) for phase in (Phase.COMPLETED, Phase.TIMEOUT, Phase.MEMORY)),
-        *((phase, False, None, "", phase) for phase in (Phase.FAILED, Phase.NODE, Phase.PREEMPTED, Phase.CANCELLED)),
+        (Phase.PENDING, "", None, "", Phase.PENDING),
+        (Phase.PENDING, "7", 1, "", Phase.PENDING),  # the files are of its start before it was requeued
+        (Phase.SUSPENDED, "", None, "", Phase.SUSPENDED),
+        (Phase.RUNNING, "", None, "", Phase.PENDING),
+        (Phase.RUNNING, "7", None, "", Phase.RUNNING),
+        (Phase.RUNNING, "7", 0, "", Phase.COMPLETED),
+        (Phase.RUNNING, "7", 137, "", Phase.FAILED),
+        # The driver that wrote why it ends was killed before it closed the claim: the member works on.
+        (Phase.RUNNING, "7", None, "driver_cancelled", Phase.RUNNING),
+        (Phase.RUNNING, "the driver", None, "stalled", Phase.LEAVING),
+        (Phase.RUNNING, "the driver", 143, "stalled", Phase.CANCELLED),
+        # Its turn came, and it found its claim closed.
+        (Phase.RUNNING, "the driver", 0, "driver_cancelled", Phase.CANCELLED),
+        (Phase.PENDING, "the driver", None, "hopeless", Phase.LEAVING),
+        (Phase.LEAVING, "", None, "", Phase.LEAVING),
+        (Phase.COMPLETED, "7", None, "", Phase.COMPLETED),
+        *((phase, "", None, "", Phase.NOT_BEGUN) for phase in (Phase.COMPLETED, Phase.TIMEOUT, Phase.MEMORY)),
+        *((phase, "", None, "", phase) for phase in (Phase.FAILED, Phase.NODE, Phase.PREEMPTED, Phase.CANCELLED)),
+        # The driver has closed the claim, and could not write what follows.
+        (Phase.TIMEOUT, "the driver", None, "", Phase.NOT_BEGUN),
+        (Phase.MEMORY, "the driver", None, "driver_cancelled", Phase.CANCELLED),
         # A definite word on the whole job counts for a member that it killed.
-        (Phase.MEMORY, True, 137, "", Phase.MEMORY),
+        (Phase.MEMORY, "7", 137, "", Phase.MEMORY),
     ],
 )
 def test_a_member_that_shares_its_job_has_a_row_by_its_claim_and_its_end(
-    store: RecordStore, phase: Phase, begun: bool, code: int | None, ending: str, expected: Phase
+    store: RecordStore, phase: Phase, owner: str, code: int | None, ending: str, expected: Phase
 ) -> None:
     claim = store.claim_path(MEMBER.name)
-    if begun:
-        claim.write_text("7")
+    if owner:
+        claim.write_text(owner)
     if code is not None:
         claim.with_name(claim.name + ".end").write_text(f"7 {code}\n")
     row = row_of(store, replace(MEMBER, ending=ending), phase)
@@ -85,6 +93,26 @@ def test_before_the_first_look_a_member_of_a_job_that_runs_may_have_begun(store:
     bundles.look()
     later = bundles.row_of(MEMBER)
     assert later is not None and later.phase is Phase.PENDING
+
+
+def test_a_member_that_began_has_begun_although_the_driver_closes_its_claim(store: RecordStore) -> None:
+    bundles, job = Bundles(store, lambda: [MEMBER]), Row("7", BUNDLE, "TIMEOUT", Phase.TIMEOUT)
+    store.claim_path(MEMBER.name).write_text("7")
+    bundles.look()
+    store.close(MEMBER.name)
+    bundles.look()
+    row = bundles.row_of(MEMBER, {BUNDLE: job})
+    assert row is not None and row.phase is Phase.TIMEOUT
+
+
+def test_after_a_look_that_failed_a_member_may_have_begun(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundles, job = Bundles(store, lambda: [MEMBER]), Row("7", BUNDLE, "RUNNING", Phase.RUNNING)
+    bundles.look()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="stale"):
+        patch.setattr(members, "listed_names", Mock(side_effect=OSError("stale")))
+        bundles.look()
+    row = bundles.row_of(MEMBER, {BUNDLE: job})
+    assert row is not None and row.phase is Phase.RUNNING
 
 
 def test_the_log_of_the_whole_job_counts_for_a_member_that_did_not_end_by_itself(

@@ -104,7 +104,10 @@ ROWS = {
     ),
     "in no answer, a result": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
     "in no answer, cancelled": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, MISSING),
-    "cancelled by a driver, leaves": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, LEAVING),
+    "cancelled by an earlier driver, leaves": Known(JobState.CANCELLING, CANCEL, 0.0, CANCELLED, LEAVING),
+    "cancelled, leaves": Known(
+        JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, LEAVING, intent=Intent(cancelled=EPOCH)
+    ),
     "cancelled, and there still": Known(
         JobState.CANCELLING,
         CANCEL,
@@ -164,6 +167,15 @@ def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: W
     assert step(job, EPOCH + PATIENCE.absent_after, never)[:2] == (JobState.RUNNING, END)
 
 
+def test_an_end_that_is_accounted_stays_while_the_sites_epilog_runs(work: Work) -> None:
+    job = job_of(work, replace(ROWS["it has ended"], seen=seen(Phase.TIMEOUT)))
+    assert LEAVING.row is not None and not job.stands(LEAVING.row, EPOCH + 2)
+    job.saw(LEAVING.row, EPOCH + 4)
+    assert job.ended_since == EPOCH and job.row is not None and job.row.phase is Phase.TIMEOUT
+    job.stands(PENDING.row or LEAVING.row, EPOCH + 6)
+    assert job.ended_since is None, "it is queued again"
+
+
 SGE = SCHEDULERS["sge"]
 NEVER_ARRIVED = Known(JobState.MISSING, after=PATIENCE.unclear_refusal, record=WITHOUT_ID, seen=MISSING)
 REFUSED = replace(
@@ -220,7 +232,7 @@ def in_bundle(known: Known) -> Known:
         (in_bundle(REFUSED), UNCLAIMED, Action.AGAIN_ALONE, Cause.REFUSED),
         # It left no trace.
         (NEVER_ARRIVED, OPEN, Action.CLAIM, None),
-        (replace(NEVER_ARRIVED, files=Files(unclaimed=EPOCH)), OPEN, Action.CLOSE, None),
+        (replace(NEVER_ARRIVED, files=Files(claim_empty_since=EPOCH)), OPEN, Action.CLOSE, None),
         (NEVER_ARRIVED, replace(UNCLAIMED, is_only_job=True), Action.AGAIN, Cause.UNCONFIRMED),
         (UNCLEAR, UNCLAIMED, Action.AGAIN, Cause.UNCONFIRMED),
         (UNCLEAR, replace(UNCLAIMED, is_only_job=True), Action.FAIL, Cause.REFUSED),

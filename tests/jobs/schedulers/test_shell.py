@@ -27,6 +27,7 @@ RENDERED = [
     render_driver(test_slurm_text.PLAIN, Path("/state/driver-job.json"), "0123456789abcdef"),
     *(part for bundle in BUNDLES for part in re.split(r"\n### .*\n", bundle) if part.startswith("#!")),
 ]
+assert BUNDLES
 # Expected in rendered scripts: a sourced file that is not here, a quoted value that holds a literal `$`, and
 # Grid Engine's JOB_ID, which shellcheck takes for a misspelt `job_id`.
 EXPECTED = "--exclude=SC1090,SC1091,SC2016,SC2153"

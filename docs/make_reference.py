@@ -98,10 +98,10 @@ def rules() -> str:
             "belong to a different stage.\n",
             *(stage(title, of_stage, found) for title, of_stage in stages.items()),
             f"\n## {GONE}\n",
-            "These rules of ESPO-G only rechunked, moved or packed what other rules had written. The rules that write",
-            "the stores do it now; names of final files are the same.\n",
+            "These rules of ESPO-G, and the last three of former releases, rechunked, moved, packed or summarised what",
+            "other rules had written. Other rules do it now; names of final files are the same.\n",
             table(
-                ["rule of ESPO-G", "its work is done by"],
+                ["rule", "its work is done by"],
                 [
                     [code(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()), ", ".join(map(code, rules))]
                     for name, rules in FORMER_RULES.items()

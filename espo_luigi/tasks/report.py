@@ -27,6 +27,7 @@ from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import added_value, climate_aspects, flags, summaries
+from espo_luigi.science.diagnose.statistics import Days
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.seeds import cell_generator
@@ -53,7 +54,7 @@ from espo_luigi.tasks.diagnostics import (
 from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
-from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -81,8 +82,7 @@ FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", 
 class Summaries(EspoTask):
     """Rule `summaries`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment.
 
-    And the sums of years, from which aspects of a climate follow. What both need of reference, raw simulation and
-    product is read once.
+    Also sums the years, for the aspects of a climate. Each block of reference, raw simulation and product is read once.
     """
 
     sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
@@ -96,7 +96,7 @@ class Summaries(EspoTask):
     )
     in_final = final_archives(lambda task: task.context.config.published)
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
-    out_sums = temporary("{sim_id}+{diag_domain}+yearly-sums.zarr")
+    out_sums = kept("report/{diag_domain}/{sim_id}+{diag_domain}+yearly-sums.zarr")
     reads = (
         *OF_THE_TABLE,
         "clean_up.derive",
@@ -148,6 +148,7 @@ class Summaries(EspoTask):
         near = grid.beside(field, compared)
         read = {}
         for name, ds in sources.items():
+            Days.of(ds).require(self.period, name)
             inside = ds.sel(time=slice(*map(str, self.period)))
             read[name] = grid.read_together(
                 daily=grid.at_cells(ds, sampled),

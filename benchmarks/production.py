@@ -22,8 +22,8 @@ package's table, after `espo env --compile`: `--cells 1000 5000 --no-floor --tab
 the same with `--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 24 to 200 cells, in one block of the
 stores, of a group in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells
 may take less memory. Of v2, the rows of indicators, and of what is made of them, are of 80 to 10 000 cells on 26
-November 2026. Summaries and FlagDetails have the sums of what the rules took whose work they do (SeriesSummary,
-YearlySums; FlagMaps), until the table is measured again. All rules that `--table` measures have `flags`.
+November 2026. Until the table is measured again, Summaries has the sums of what SeriesSummary and YearlySums took,
+which is too much, and FlagDetails an estimate. All rules that `--table` measures have `flags`.
 """
 
 from __future__ import annotations

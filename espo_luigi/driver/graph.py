@@ -87,9 +87,6 @@ class Graph:
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks.values())
 
-    def __len__(self) -> int:
-        return len(self.tasks)
-
     def add(self, other: Graph) -> None:
         """Add the tasks of another graph, with the needs that they have there."""
         self.tasks |= other.tasks

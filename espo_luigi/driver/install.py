@@ -19,7 +19,6 @@ import luigi.interface
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.parameter import ParameterException, UnconsumedParameterWarning
-from luigi.rpc import RemoteScheduler
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.luigid import LuigidWorker, PatientScheduler
@@ -53,7 +52,7 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
         """Return an `EspoWorker`; for luigid, its own."""
         show_progress_on_stderr()
-        kind = LuigidWorker if isinstance(scheduler, RemoteScheduler) else EspoWorker
+        kind = LuigidWorker if isinstance(scheduler, PatientScheduler) else EspoWorker
         worker = kind(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
         worker.arguments = self.arguments
         return worker

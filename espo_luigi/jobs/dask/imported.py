@@ -9,6 +9,7 @@ try:
 except ValueError as unreadable:
     if not str(unreadable).startswith("A dask config file"):  # of the user's own
         raise
-    said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
-    # Luigi's command, which imports the module of tasks, would show a traceback.
-    raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None
+    said = f"{' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
+    if "luigi.cmdline" in sys.modules:  # which imports the module of tasks, and would show a traceback
+        raise SystemExit(f"Nothing was started: {said}") from None
+    raise ConfigurationError(said) from None

@@ -91,7 +91,7 @@ def _own_login_hosts(name: str) -> list[str]:
 
     That need not be installed, and takes long for all profiles. Their parents are packaged, too.
     """
-    line = re.search(rf"^{_HOSTS}: (\[.*\])$", _path_of(name, Path()).read_text(), re.MULTILINE)
+    line = re.search(rf"^{_HOSTS}: (\[.*\])$", read_text(_path_of(name, Path())), re.MULTILINE)
     return list(json.loads(line[1])) if line else []
 
 

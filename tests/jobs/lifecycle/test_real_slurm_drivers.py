@@ -107,7 +107,9 @@ def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(
             success_of(handle)
         polls = manager.commands.counts["squeue"]
     assert polls <= (time.monotonic() - began) / 1.0 + 3
-    assert set(manager.commands.counts) <= {"sbatch", "squeue", "scancel"}
+    # On a loaded machine jobs pend for so long that the driver asks for nodes that are out of use.
+    assert set(manager.commands.counts) <= {"sbatch", "squeue", "scancel", "sinfo"}
+    assert manager.commands.counts["sinfo"] <= polls
 
 
 def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(timed_out: Handle) -> None:

@@ -1,4 +1,4 @@
-"""Gives each submission its row, also to members of a bundle, and ends a shared job once no member needs it.
+"""Gives each submission its row, also to members of a bundle, and knows whether a shared job is still needed.
 
 An element of an array has a row of the scheduler's. A member that shares its job gets a row made of the job's row, its
 claim (which exists once it has begun) and its end file (which holds its exit code).
@@ -72,7 +72,7 @@ class Bundles:
 
     def look(self) -> None:
         """Find out which members have begun, and how they ended, by one listing for all. Raises OSError."""
-        self._has_looked = False
+        self._has_looked, self._closed = False, set()
         members = [record for record in self._records() if shares_job(record.bundle)]
         claims, codes = listed_names(self._store.claim_path("")) if members else set[str](), dict[str, int]()
         begun, closed = set[str](), set[str]()
@@ -108,7 +108,7 @@ class Bundles:
         if code is not None and row.phase is not Phase.PENDING:
             ended = Phase.CANCELLED if record.ending else Phase.FAILED if code else Phase.COMPLETED
             return replace(own, state=f"exit code {code}", phase=ended)
-        if record.ending and self._has_looked and record.name in self._closed:
+        if record.ending and record.name in self._closed:
             # It stops by itself, or works in vain.
             return replace(own, phase=Phase.LEAVING)
         if row.phase is Phase.RUNNING and not has_begun:

@@ -28,8 +28,9 @@ from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, SiteKeys, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import WORKER_KEYS
 from espo_luigi.jobs.bundles import KINDS, Bundling
+from espo_luigi.jobs.causes import CAUSES, Consequences, Retry
 from espo_luigi.jobs.keys import keys_of
-from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
+from espo_luigi.jobs.lifecycle.policy import GROWTH
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
 from espo_luigi.methods.base import METHODS

@@ -80,7 +80,7 @@ class Failure:
     """Why a task did not succeed, as values; the text for people is made where they read it.
 
     `task` is the task's label, empty for a whole run, and `words` are those of Python or the scheduler. `cause` is a
-    code of `jobs.lifecycle.policy.Cause`, empty where no more is known, and `remedy` its explanation. The job with
+    code of `jobs.causes.Cause`, empty where no more is known, and `remedy` its explanation. The job with
     `job_id`, if there is any, was the last of so many `attempts`. `tail` has the last lines of its traceback or log.
     """
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_object
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of

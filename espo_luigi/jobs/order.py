@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.resources import GIB, JobOptions, Resources
 
 # Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
@@ -88,8 +89,26 @@ class ResultWord(enum.StrEnum):
     STOPPED = "stopped"
 
 
+# Why the work did not succeed, by the result's word. A signal to stop may be a requeue's, and tells no cause.
+_CAUSES: Mapping[str, Cause] = {
+    ResultWord.ERROR: Cause.EXCEPTION,
+    ResultWord.INPUT: Cause.INPUT,
+    ResultWord.CONFIGURATION: Cause.CONFIGURATION,
+    ResultWord.FILES: Cause.FILES,
+    ResultWord.MEMORY: Cause.MEMORY,
+    ResultWord.PREEMPTED: Cause.PREEMPTED,
+    ResultWord.TIME_LIMIT: Cause.TIMEOUT,
+    ResultWord.WORKERS_LOST: Cause.CRASHED,
+}
+# Those of them that the job itself knows; the scheduler's word on a signal's reason or on lost workers is better.
+OWN_CAUSES = frozenset({Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES, Cause.MEMORY})
 # A job that ended so by itself would end so again.
-FINAL = frozenset({ResultWord.ERROR, ResultWord.INPUT, ResultWord.CONFIGURATION})
+_FINAL = frozenset({Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION})
+
+
+def cause_said(result: Mapping[str, Any] | None) -> Cause | None:
+    """Return why a job did not succeed, by its result; None after a success, or if the result does not tell."""
+    return _CAUSES.get(str(result.get("outcome"))) if result else None
 
 
 def is_final(result: Mapping[str, Any] | None) -> bool:
@@ -97,7 +116,7 @@ def is_final(result: Mapping[str, Any] | None) -> bool:
 
     An error after a signal to end may be the signal's work.
     """
-    return result is not None and result.get("outcome") in FINAL and not result.get("told_to_end")
+    return result is not None and cause_said(result) in _FINAL and not result.get("told_to_end")
 
 
 def write_json(path: Path, value: Any) -> None:

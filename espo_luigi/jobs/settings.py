@@ -126,7 +126,7 @@ class BatchSettings:
 
     `workdir` is the run's folder. Jobs start in `start_dir`, and log to ``{log_dir}/{rule}/``. The command `work`,
     Python first, carries out an order file. A job that exceeds the `site`'s limits is refused. Charged and uncharged
-    causes are those of `policy.CAUSES`. A command of the scheduler may take `command_seconds`.
+    causes are those of `causes.CAUSES`. A command of the scheduler may take `command_seconds`.
     """
 
     workdir: Path = Path()

@@ -20,7 +20,7 @@ from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, no_such_rule
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espo_luigi.jobs.accounts import Submissions
-from espo_luigi.jobs.lifecycle.policy import words_of
+from espo_luigi.jobs.causes import words_of
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time

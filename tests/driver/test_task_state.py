@@ -10,7 +10,7 @@ from luigi.configuration import get_config
 from espo_luigi import SlurmTask
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name

@@ -15,6 +15,7 @@ from throwaway_daemons import eventually
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage
@@ -64,7 +65,7 @@ def test_each_run_of_a_requeued_job_is_one_with_the_steps_that_follow_it() -> No
     text = [line(State="NODE_FAIL"), line(JobID="7.batch", MaxRSS="10M"), line(), line(JobID="7.batch", MaxRSS="20M")]
     found = parse_sacct("\n".join(text))
     assert [(one.phase, one.peak_memory_bytes) for one in found] == [
-        (Phase.NODE, 10 * MIB),
+        (Cause.NODE, 10 * MIB),
         (Phase.COMPLETED, 20 * MIB),
     ]
 
@@ -87,7 +88,7 @@ def test_each_run_of_a_requeued_job_is_one_with_the_steps_that_follow_it() -> No
         ("TimelimitRaw", "UNLIMITED", "time_minutes", 0),
         ("End", "Unknown", "ended", 0.0),
         ("Start", "None", "started", 0.0),
-        ("State", "CANCELLED by 1000", "phase", Phase.CANCELLED),
+        ("State", "CANCELLED by 1000", "phase", Cause.CANCELLED),
         ("JobName", "a|b", "name", "a|b"),
         ("JobID", "7_3", "job_id", "7_3"),
     ],
@@ -111,7 +112,7 @@ def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytes
     assert (ok.name, ok.node, ok.cpus, ok.cpu_seconds) == ("r.ok.0123456789ab.1", "n1", 1, 0.167)
     # Sun Nov 22 04:47:52 2026 in Toronto is 09:47:52 UTC.
     assert (ok.queued, ok.started - ok.queued, ok.ended - ok.started) == (1795340872.0, 1.0, 0.0)
-    assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Phase.TIMEOUT)
+    assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Cause.TIMEOUT)
 
 
 @pytest.mark.slurm(accounting=True)
@@ -140,7 +141,7 @@ def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_kil
     assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
     assert 4 <= first.ended - first.started < 60
     assert abs(first.started - time.time()) < 300, "times are UTC's"
-    assert (second.phase, second.memory_bytes) == (Phase.FAILED, 100 * MIB)
+    assert (second.phase, second.memory_bytes) == (Cause.CRASHED, 100 * MIB)
 
     jobs = accounted([], known, list(found.values()))
     assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {

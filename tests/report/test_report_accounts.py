@@ -6,6 +6,7 @@ from report_examples import write_job, write_run
 
 from espo_luigi.jobs import accounts
 from espo_luigi.jobs.accounts import read_accounts, submissions
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.resources import GIB
@@ -36,7 +37,7 @@ def test_a_job_has_the_times_and_sizes_of_its_account_and_the_larger_memory() ->
 
 def test_an_attempt_that_was_killed_is_a_job_that_failed() -> None:
     record = RECORD.next_submission("out of memory", job_id="15")
-    killed = replace(ACCOUNT, phase=Phase.MEMORY, peak_memory_bytes=8 * GIB)
+    killed = replace(ACCOUNT, phase=Cause.MEMORY, peak_memory_bytes=8 * GIB)
     again = replace(ACCOUNT, job_id="15", name="r.Train.0.2", started=2000.0, ended=2100.0)
     found = accounted([replace(JOB, job_id="15")], submissions([record]), [killed, again])
     assert [(one.succeeded, one.started, one.rule, one.n_workers) for one in found] == [
@@ -47,7 +48,7 @@ def test_an_attempt_that_was_killed_is_a_job_that_failed() -> None:
 
 
 def test_the_first_run_of_a_requeued_job_is_one_more() -> None:
-    first = replace(ACCOUNT, phase=Phase.NODE, started=100.0, ended=200.0)
+    first = replace(ACCOUNT, phase=Cause.NODE, started=100.0, ended=200.0)
     found = accounted([JOB], submissions([RECORD]), [first, ACCOUNT])
     assert [(one.succeeded, one.started) for one in found] == [(True, 1000.0), (False, 100.0)]
 

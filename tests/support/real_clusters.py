@@ -20,8 +20,8 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import Failure
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import JobOptions

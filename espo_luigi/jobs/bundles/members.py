@@ -15,12 +15,13 @@ from typing import Protocol
 from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
 from espo_luigi.jobs.bundles import shares_job
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.script import array_of, end_path
 
 # The ends of a job that say nothing against a member that had not begun.
-_LEAVES_OUT = (Phase.COMPLETED, Phase.TIMEOUT, Phase.MEMORY)
+_LEAVES_OUT = (Phase.COMPLETED, Cause.TIMEOUT, Cause.MEMORY)
 
 
 class Submitted(Protocol):
@@ -101,12 +102,12 @@ class Bundles:
         self._shared[record.bundle] = row
         own, code = replace(row, name=record.name), self._codes.get(record.name)
         has_begun = not self._has_looked or record.name in self._begun
-        if row.phase.ended:
-            left_out = Phase.CANCELLED if record.ending else Phase.NOT_BEGUN
+        if row.ended:
+            left_out = Cause.CANCELLED if record.ending else Cause.NOT_BEGUN
             return own if has_begun or row.phase not in _LEAVES_OUT else replace(own, phase=left_out)
         # Before the job runs, the members' files are of an earlier start.
         if code is not None and row.phase is not Phase.PENDING:
-            ended = Phase.CANCELLED if record.ending else Phase.FAILED if code else Phase.COMPLETED
+            ended = Cause.CANCELLED if record.ending else Cause.CRASHED if code else Phase.COMPLETED
             return replace(own, state=f"exit code {code}", phase=ended)
         if record.ending and record.name in self._closed:
             # It stops by itself, or works in vain.

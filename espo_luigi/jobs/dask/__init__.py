@@ -263,7 +263,7 @@ def owner_of(name: str) -> str:
 def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
     """Return the ids of worker jobs whose own job, `is_ours` by its name, neither waits nor runs any more."""
     # A job that leaves has no processes any more; its epilog is the site's business.
-    alive = [row for row in rows if not (row.phase.ended or row.phase is Phase.LEAVING)]
+    alive = [row for row in rows if not (row.ended or row.phase is Phase.LEAVING)]
     names = {row.name for row in alive}
     left = [row for row in alive if (owner := owner_of(row.name)) not in names and is_ours(owner)]
     for row in left:

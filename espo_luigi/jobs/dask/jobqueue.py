@@ -114,7 +114,7 @@ class Session:
         return {
             row.job_id: row.name
             for row in rows
-            if not row.phase.ended
+            if not row.ended
             and (row.job_id in self.ids or owner_of(row.name) == self.owner)
             and (self.with_owner or row.name != self.owner)
         }

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.dask import owner_of
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState
@@ -134,7 +134,7 @@ def _cancel_by_name(
             return None
         # By name, or by id with a proof: the id may be that of any other job of this user by now.
         rows = own.renamed_back(rows)
-        owned = {row.job_id: owner_of(row.name) for row in rows if not row.phase.ended}
+        owned = {row.job_id: owner_of(row.name) for row in rows if not row.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in itertools.chain(*(records[name] for name in set(alive.values()))):

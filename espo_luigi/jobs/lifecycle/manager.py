@@ -21,11 +21,11 @@ from functools import partial
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
 from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_jobs, take_control
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     Action,
-    Cause,
     Step,
     cancelling,
     failed,

@@ -249,7 +249,7 @@ class Watcher:
         known_names = dict.fromkeys(job.record.job_name for job in (*missing, *leaving) if job.record.job_id)
         rows = self._commands.remembered(ids, names, known_names)
         # The accounting may list a job as running that the scheduler has forgotten: only ends are believed.
-        by_name = {row.name: row for row in self.own.renamed_back(rows or ()) if row.phase.ended}
+        by_name = {row.name: row for row in self.own.renamed_back(rows or ()) if row.ended}
         for job in leaving:
             # The driver does not wait for a site's epilog if the accounting has the job's end.
             self._take_in(job, by_name, now)

@@ -1,224 +1,26 @@
 """Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
 
-`step` has the table of transitions; `CAUSES` is the table of causes and consequences.
+`step` has the table of transitions; `causes.CAUSES` is the table of causes and consequences.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from espo_luigi.errors import Failure
+from espo_luigi.jobs.causes import CAUSES, Cause, Retry
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
-from espo_luigi.jobs.order import JobState, ResultWord, is_final
+from espo_luigi.jobs.order import OWN_CAUSES, JobState, is_final
 from espo_luigi.jobs.retry import growing_pause
-from espo_luigi.jobs.schedulers.base import Phase, Scheduler
+from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
 GROWTH = 1.5
-
-
-class Cause(enum.StrEnum):
-    """Why a job did not succeed, as records keep it; `CAUSES` is the table of meanings and consequences."""
-
-    EXCEPTION = "exception"
-    INPUT = "input"
-    FILES = "files"
-    CONFIGURATION = "configuration"
-    MEMORY = "memory"
-    TIMEOUT = "timeout"
-    NODE = "node"
-    PREEMPTED = "preempted"
-    NOT_BEGUN = "not_begun"
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-    STALLED = "stalled"
-    CRASHED = "crashed"
-    LOST = "lost"
-    REFUSED = "refused"
-    HOPELESS = "hopeless"
-    NO_LOG = "no_log"
-    NO_OUTPUT = "no_output"
-    UNCONFIRMED = "unconfirmed"
-    DRIVER_CANCELLED = "driver_cancelled"
-    DETACHED = "detached"
-    INTERNAL = "internal"
-
-    def words(self, scheduler: Scheduler | None = None) -> str:
-        """The cause in some words, for messages."""
-        return CAUSES[self].words.format(scheduler=scheduler.NAME if scheduler else "the scheduler")
-
-    def explanation(self, scheduler: Scheduler | None = None) -> str:
-        """Its meaning for the user, and the remedy, if there is any."""
-        name, submit = (scheduler.NAME, scheduler.SUBMIT) if scheduler else ("the scheduler", "the scheduler")
-        told = (CAUSES[self].meaning, CAUSES[self].remedy)
-        return "; ".join(text.format(scheduler=name, submit=submit) for text in told if text)
-
-
-def words_of(code: str) -> str:
-    """The words for a code of a record; a code that is no cause's stands for itself."""
-    return Cause(code).words() if code in set(Cause) else code
-
-
-class Retry(enum.Enum):
-    """Whether a job is submitted again after a cause, and at which cost."""
-
-    NEVER = "never"  # it would end in the same way
-    CHARGED = "charged"  # up to `retries` times
-    UNCHARGED = "uncharged"  # up to `max_uncharged` times in a row, as it is not the job's fault
-    FREE = "free"  # any number of times
-
-
-@dataclass(frozen=True)
-class Consequences:
-    """The consequences of a cause, and its words for people."""
-
-    words: str
-    meaning: str
-    remedy: str = ""
-    retry: Retry = Retry.CHARGED
-    goes_on: bool = False  # free for a job that completed blocks of its output: it goes on from there
-    grows: str = ""  # the amount of a record of which the next submission asks for more
-    other_node: bool = False  # the next submission avoids the node, which is as likely to be at fault as the task
-    may_be_done: bool = True  # the output may be complete nevertheless
-    forgets: bool = False  # the next run asks for the amounts of its configuration, not for those of this run
-
-
-_NEVER, _, _UNCHARGED, _FREE = Retry
-
-CAUSES: Mapping[Cause, Consequences] = {
-    Cause.EXCEPTION: Consequences(
-        "exception",
-        "Python raised an exception, which would come again: not retried",
-        "correct what the exception names, and run again",
-        _NEVER,
-        may_be_done=False,
-    ),
-    # The driver makes the input again, and then asks for the job again.
-    Cause.INPUT: Consequences(
-        "input gone or replaced",
-        "an input was not the one that it began with, and nothing was published",
-        "find out who else writes or deletes in that folder, and run again",
-        _NEVER,
-        may_be_done=False,
-    ),
-    Cause.FILES: Consequences(
-        "file system failed",
-        "a disk, a quota or a network file system failed under it",
-        "see to it, and run again",
-        other_node=True,
-    ),
-    Cause.CONFIGURATION: Consequences(
-        "configuration changed",
-        "it was ordered under another one, or by another version, and did nothing: not retried",
-        "run again, or put the former files or version back first",
-        _NEVER,
-    ),
-    Cause.MEMORY: Consequences(
-        "out of memory",
-        "it needed more memory than it had",
-        "raise `memory` or its cap",
-        grows="memory_bytes",
-    ),
-    Cause.TIMEOUT: Consequences(
-        "time limit",
-        "it ran into its time limit",
-        "raise `time` or its cap",
-        goes_on=True,
-        grows="time_minutes",
-    ),
-    Cause.NODE: Consequences(
-        "node failed",
-        "nodes failed under it",
-        "run again; tell the administrators, or name the nodes in `exclude`",
-        _UNCHARGED,
-        goes_on=True,
-        other_node=True,
-    ),
-    Cause.PREEMPTED: Consequences(
-        "preempted",
-        "it was preempted again and again",
-        "run again, or on a partition without preemption",
-        _UNCHARGED,
-        goes_on=True,
-    ),
-    Cause.NOT_BEGUN: Consequences(
-        "not begun when its bundle ended",
-        "others of its bundle used up its time or memory again and again",
-        "lower `pack` or raise `time`",
-        _UNCHARGED,
-        goes_on=True,
-    ),
-    Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", "run again", _NEVER),
-    Cause.DEADLINE: Consequences(
-        "deadline", "its deadline passed: not retried", "give it a later `deadline` in `extra`, or none", _NEVER
-    ),
-    Cause.STALLED: Consequences(
-        "stalled",
-        "its heartbeat stopped while it ran; the log says where it was",
-        "run again; if it only needs longer without progress, raise `stall_timeout`",
-        other_node=True,
-    ),
-    Cause.CRASHED: Consequences(
-        "ended without a result",
-        "it ended without writing a result",
-        "look for a signal or a failed set-up in the log",
-        other_node=True,
-    ),
-    Cause.NO_LOG: Consequences(
-        "its node could not open its log",
-        "no log of this run is there yet: the log folder and the work folder have to be on the nodes, too, under the "
-        "same path",
-        "set `log_dir` to a folder that they share",
-        _NEVER,
-    ),
-    Cause.LOST: Consequences(
-        "lost",
-        "{scheduler} does not know it any more, and it left no result",
-        "run again",
-        other_node=True,
-    ),
-    Cause.REFUSED: Consequences(
-        "refused by {scheduler}",
-        "{submit} refused it",
-        "correct its options (where a site forbids `--mem`: `memory_resource = mem-per-cpu` or `none`)",
-        _NEVER,
-        forgets=True,
-    ),
-    Cause.HOPELESS: Consequences(
-        "cannot start",
-        "it waits for something that does not pass by itself, such as a limit",
-        "ask for less, or elsewhere",
-        _NEVER,
-        forgets=True,
-    ),
-    Cause.NO_OUTPUT: Consequences(
-        "output missing",
-        "it reported success, but its output is not there",
-        "find out who else deletes there, or raise `latency_wait` where files appear late",
-        _NEVER,
-        may_be_done=False,
-    ),
-    Cause.UNCONFIRMED: Consequences(
-        "never arrived in {scheduler}", "{submit} failed, and the job never appeared in {scheduler}", retry=_FREE
-    ),
-    # The user stopped the run and has started it again: it is no fault of the job.
-    Cause.DRIVER_CANCELLED: Consequences("cancelled by the driver", "the run was cancelled", retry=_FREE),
-    Cause.DETACHED: Consequences(
-        "left to the next driver", "the driver left; the next one takes the job over", retry=_NEVER
-    ),
-    Cause.INTERNAL: Consequences(
-        "error in the driver",
-        "the driver could not handle it",
-        "report it, with the driver's log",
-        _NEVER,
-    ),
-}
 
 
 class Action(enum.Enum):
@@ -417,8 +219,8 @@ def _cause(job: Job) -> Cause:
     if job.files.succeeded:
         return Cause.NO_OUTPUT
     if job.ended_since is not None or job.files.result is not None or job.record.ending:
-        phase = row.phase if row is not None and row.phase.ended else None
-        cause = cause_of(phase, job.files.result, job.record.ending, end.log_says_memory)
+        ended = row.phase if row is not None and row.ended else None
+        cause = cause_of(ended, job.files.cause, job.record.ending, end.log_says_memory)
         return Cause.NO_LOG if end.no_log_again and cause in _NOTHING_RAN else cause
     waited = row is None or row.phase is Phase.PENDING
     if not (waited and job.scheduler.forgets_cancelled(str(job.record.job_id))):
@@ -450,7 +252,7 @@ def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     if not has_failed(job) or not job.watched_for(result_since, now, patience.latency_wait):
         return False
     if not job.seen.answered:
-        return job.files.outcome != ResultWord.MEMORY
+        return job.files.cause is not Cause.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
     if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
         return True
@@ -469,50 +271,39 @@ def _was_requeued_in_vain(job: Job) -> bool:
     return told_since and is_final(job.files.result) and job.seen.since_when(Phase.PENDING) is not None
 
 
-# Why a job failed, by its own word. "stopped" is missing: its signal may be a requeue's.
-_BY_RESULT: Mapping[str, Cause] = {
-    ResultWord.ERROR: Cause.EXCEPTION,
-    ResultWord.INPUT: Cause.INPUT,
-    ResultWord.CONFIGURATION: Cause.CONFIGURATION,
-    ResultWord.FILES: Cause.FILES,
-    ResultWord.MEMORY: Cause.MEMORY,
-}
-# Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
-_BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 # The causes for which a job may have ended because no node can open a log.
 _NOTHING_RAN = (Cause.CRASHED, Cause.HOPELESS)
-# The scheduler's definite words, which are those of the causes.
-_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE, Phase.NOT_BEGUN)
+# The scheduler's definite words.
+_DEFINITE = (Cause.MEMORY, Cause.TIMEOUT, Cause.NODE, Cause.PREEMPTED, Cause.DEADLINE, Cause.NOT_BEGUN)
 
 
 def has_failed(job: Job) -> bool:
     """Whether the job itself has written that it failed, and why."""
-    return job.files.outcome in _BY_RESULT
+    return job.files.cause in OWN_CAUSES
 
 
-def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str, log_says_memory: bool) -> Cause:
+def cause_of(ended: Phase | Cause | None, said: Cause | None, ending: str, log_says_memory: bool) -> Cause:
     """Why a job that ended did not succeed.
 
-    A definite word of the scheduler's goes before the job's own: a job that is being stopped may report the exception
-    that the stopping caused. `phase` is None if the scheduler does not know the job. `ending` is why the driver
-    cancelled it.
+    `ended` is the scheduler's word for its end, None if the scheduler does not know the job; `said` is the job's own
+    word, and `ending` is why the driver cancelled it. A definite word of the scheduler's goes before the job's own: a
+    job that is being stopped may report the exception that the stopping caused.
     """
-    outcome = result.get("outcome") if result else None
     # A job that waited without hope may have begun all the same, before its cancellation arrived.
-    if ending == Cause.STALLED or (ending in (Cause.HOPELESS, Cause.NODE) and outcome not in _BY_RESULT):
+    if ending == Cause.STALLED or (ending in (Cause.HOPELESS, Cause.NODE) and said not in OWN_CAUSES):
         return Cause(ending)
-    if phase in _DEFINITE:
-        return Cause(phase.value)
-    forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_BY_SIGNAL)
-    if ending == Cause.DRIVER_CANCELLED and (phase is Phase.CANCELLED or forgotten):
+    if ended in _DEFINITE:
+        return Cause(ended)
+    forgotten = ended is None and said in (None, Cause.PREEMPTED, Cause.TIMEOUT)
+    if ending == Cause.DRIVER_CANCELLED and (ended is Cause.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
-    if outcome == ResultWord.MEMORY:
+    if said is Cause.MEMORY:
         return Cause.MEMORY
-    if phase is Phase.CANCELLED and not ending:
+    if ended is Cause.CANCELLED and not ending:
         return Cause.CANCELLED
     if log_says_memory:
         return Cause.MEMORY
-    return {**_BY_RESULT, **_BY_SIGNAL}.get(str(outcome), Cause.CRASHED)
+    return said or Cause.CRASHED
 
 
 def next_record(

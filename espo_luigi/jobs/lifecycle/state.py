@@ -16,8 +16,19 @@ from typing import Any
 
 from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, is_final, listed
+from espo_luigi.jobs.order import (
+    JobOrder,
+    JobState,
+    Progress,
+    ResultWord,
+    at_work,
+    cause_said,
+    end_of_log,
+    is_final,
+    listed,
+)
 from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -39,7 +50,7 @@ class Seen:
 
 
 def _meaning(row: Row) -> tuple[object, bool]:
-    return ("ended", False) if row.phase.ended else (row.phase, row.hopeless)
+    return ("ended", False) if row.ended else (row.phase, row.hopeless)
 
 
 @dataclass(frozen=True)
@@ -56,14 +67,14 @@ class Files:
     claim_empty_since: float | None = None  # since when the claim names nobody
 
     @property
-    def outcome(self) -> str:
-        """The result's word for how the job ended; empty without a result."""
-        return "" if self.result is None else str(self.result.get("outcome", ""))
+    def cause(self) -> Cause | None:
+        """Why the job did not succeed, by its result."""
+        return cause_said(self.result)
 
     @property
     def succeeded(self) -> bool:
         """Whether the job says that its work is done."""
-        return self.outcome == ResultWord.SUCCESS
+        return self.result is not None and self.result.get("outcome") == ResultWord.SUCCESS
 
     def without_result(self) -> Files:
         """Without a result file; the file may vanish after it reported success."""
@@ -192,7 +203,7 @@ class Job:
     @property
     def ended_since(self) -> float | None:
         """Since when the job is known to have ended; None if it is not."""
-        return self.seen.since if self.row is not None and self.row.phase.ended else None
+        return self.seen.since if self.row is not None and self.row.ended else None
 
     @property
     def began(self) -> float | None:

@@ -17,7 +17,8 @@ from typing import Any
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
-from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
+from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.lifecycle.policy import has_failed
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.order import JobOrder, JobState

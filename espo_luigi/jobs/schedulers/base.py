@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.resources import JobOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
 
@@ -30,17 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
-    """The meaning of a scheduler's state of a job.
+    """The meaning of a scheduler's state of a job, unless the job ended badly: then that is a `Cause`.
 
     ========================== ==========================================================
     PENDING, RUNNING           it waits; it has begun
     SUSPENDED                  it has begun, and is stopped for a while
     LEAVING                    its processes are gone or told to go; its epilog may run
-    COMPLETED, FAILED          it has ended, with exit code 0 or another
-    MEMORY, TIMEOUT, NODE      it was ended: its memory, its time, its node failed it
-    PREEMPTED, CANCELLED       it was ended for another job, or by somebody
-    DEADLINE                   its deadline passed
-    NOT_BEGUN                  the job that it shares in a bundle ended before it began
+    COMPLETED                  it has ended, with exit code 0
     ========================== ==========================================================
     """
 
@@ -49,23 +46,13 @@ class Phase(enum.Enum):
     SUSPENDED = "suspended"
     LEAVING = "leaving"
     COMPLETED = "completed"
-    FAILED = "failed"
-    MEMORY = "memory"
-    TIMEOUT = "timeout"
-    NODE = "node"
-    PREEMPTED = "preempted"
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-    NOT_BEGUN = "not_begun"
-
-    @property
-    def ended(self) -> bool:
-        return self not in (Phase.PENDING, Phase.RUNNING, Phase.SUSPENDED, Phase.LEAVING)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A job in a scheduler's answer. `state` is the scheduler's own name of it; `reason` may be empty.
+    """A job in a scheduler's answer: where it stands, or why it ended badly, is its `phase`.
+
+    `state` is the scheduler's own name of that; `reason` may be empty.
 
     An element of an array is a job with an id like ``1234_3`` and a name like ``name[3]``.
 
@@ -78,7 +65,7 @@ class Row:
     job_id: str
     name: str
     state: str
-    phase: Phase
+    phase: Phase | Cause
     node: str = ""
     reason: str = ""
     launch_failed: bool = False
@@ -87,6 +74,10 @@ class Row:
     start: str = ""
     in_error: bool = False
     no_log: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.phase is Phase.COMPLETED or isinstance(self.phase, Cause)
 
     @property
     def said(self) -> str:
@@ -122,7 +113,7 @@ class Usage:
 
     job_id: str
     name: str
-    phase: Phase
+    phase: Phase | Cause
     node: str = ""
     queued: float = 0.0
     started: float = 0.0

@@ -115,7 +115,7 @@ class Commands:
             return str(ids.pop())
         for pause in _ID_LOOKS_SECONDS if name else ():
             self.clock.sleep(pause)
-            alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
+            alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.ended]
             if alive:
                 return alive[-1]
         return None

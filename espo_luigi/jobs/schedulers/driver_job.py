@@ -104,7 +104,7 @@ def _refuse_second(path: Path, commands: Commands) -> None:
     if rows is None:
         raise SubmissionError(f"Slurm did not say what job {note.job_id} is ({commands.silence}); try again later")
     for row in rows:
-        if row.job_id == note.job_id and not row.phase.ended:
+        if row.job_id == note.job_id and not row.ended:
             raise SubmissionError(
                 f"job {note.job_id} ({row.state}) is the driver of {path.parent} already: `espo cancel` or `espo "
                 "detach` end it"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.keys import key
 from espo_luigi.jobs.resources import MIB, JobOptions, mib
 from espo_luigi.jobs.schedulers.base import (
@@ -439,23 +440,23 @@ def _ended(fields: Mapping[str, str]) -> Row:
     )
 
 
-def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
+def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase | Cause:
     """Find how a run has ended: qacct has the same code for all limits, older versions have none."""
     if failed in _AGAIN or failed in _NODE_FAILED:
-        return Phase.PENDING if failed in _AGAIN else Phase.NODE
+        return Phase.PENDING if failed in _AGAIN else Cause.NODE
     if failed != _LIMIT and exit_status <= _KILLED:
-        return Phase.FAILED if exit_status else Phase.COMPLETED
+        return Cause.CRASHED if exit_status else Phase.COMPLETED
     asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
     if 0 < seconds_of(asked.get("h_rt", "")) <= _leading(fields.get("ru_wallclock", "")):
-        return Phase.TIMEOUT
+        return Cause.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
-        return Phase.CANCELLED
+        return Cause.CANCELLED
     most = bytes_of(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
     if most and bytes_of(fields.get("maxvmem", "")) >= most:
-        return Phase.MEMORY
+        return Cause.MEMORY
     if failed != _LIMIT:
-        return Phase.FAILED
-    return Phase.TIMEOUT if 0 < seconds_of(asked.get("h_cpu", "")) <= _leading(fields.get("cpu", "")) else Phase.MEMORY
+        return Cause.CRASHED
+    return Cause.TIMEOUT if 0 < seconds_of(asked.get("h_cpu", "")) <= _leading(fields.get("cpu", "")) else Cause.MEMORY
 
 
 def _leading(text: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage, bytes_of, warn_of_unknown_state
 from espo_luigi.jobs.schedulers.script import JOB_ID, element_name
 
@@ -24,7 +25,7 @@ USAGE_FORMAT = (
 # Above this are Slurm's marks of "no value"; a job of a thousand nodes takes less in a year.
 _MOST_JOULES = 1e14
 
-STATES: dict[str, Phase] = {
+STATES: dict[str, Phase | Cause] = {
     "PENDING": Phase.PENDING,
     "CONFIGURING": Phase.PENDING,  # has its nodes, which are still booting
     "REQUEUED": Phase.PENDING,  # in sacct: this run of the job has ended, and Slurm queued it again under the same id
@@ -46,15 +47,15 @@ STATES: dict[str, Phase] = {
     "STAGE_OUT": Phase.LEAVING,
     "UPDATE_DB": Phase.LEAVING,
     "COMPLETED": Phase.COMPLETED,
-    "FAILED": Phase.FAILED,
-    "OUT_OF_MEMORY": Phase.MEMORY,
-    "TIMEOUT": Phase.TIMEOUT,
-    "NODE_FAIL": Phase.NODE,
-    "BOOT_FAIL": Phase.NODE,
-    "PREEMPTED": Phase.PREEMPTED,
-    "CANCELLED": Phase.CANCELLED,
-    "REVOKED": Phase.CANCELLED,  # the sibling on another cluster of a federation started instead
-    "DEADLINE": Phase.DEADLINE,
+    "FAILED": Cause.CRASHED,
+    "OUT_OF_MEMORY": Cause.MEMORY,
+    "TIMEOUT": Cause.TIMEOUT,
+    "NODE_FAIL": Cause.NODE,
+    "BOOT_FAIL": Cause.NODE,
+    "PREEMPTED": Cause.PREEMPTED,
+    "CANCELLED": Cause.CANCELLED,
+    "REVOKED": Cause.CANCELLED,  # the sibling on another cluster of a federation started instead
+    "DEADLINE": Cause.DEADLINE,
 }
 
 # Reasons of PENDING that waiting does not cure: the job asks for more than it may ever get.
@@ -85,7 +86,7 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     held = waits_for_people and phase is Phase.PENDING and not hopeless
     # From 24.11 on, the reason is "RaisedSignal:53(Real-time_signal_19)".
     nothing_ran = reason == "JobLaunchFailure" or reason.startswith("RaisedSignal:53(") or exit_code == "0:53"
-    no_log = phase is Phase.FAILED and nothing_ran
+    no_log = phase is Cause.CRASHED and nothing_ran
     reason = "" if reason == "None" else reason
     return Row(job_id, name, state, phase, node, reason, launch_failed, hopeless, held, no_log=no_log)
 
@@ -96,7 +97,7 @@ def _is_used_up(reason: str) -> bool:
     return re.match(r"(Assoc|QOS)(Grp(?!\w*Run)\w*(Minutes|Mins)|GrpWall)", reason) is not None
 
 
-def phase_of(state: str) -> Phase:
+def phase_of(state: str) -> Phase | Cause:
     """Return the phase of a state and its flags (``COMPLETING``; ``FAILED,COMPLETING``).
 
     An unknown name is logged once and ignored beside a known name. Alone, it means that the job is still there.

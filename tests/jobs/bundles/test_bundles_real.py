@@ -18,8 +18,8 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles import KINDS, Bundling
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome, Success
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions

@@ -10,6 +10,7 @@ import pytest
 
 from espo_luigi.jobs.bundles import members, own_job_name
 from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -18,7 +19,7 @@ BUNDLE = "run.rule.bundle-1"
 MEMBER = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7", bundle=BUNDLE)
 
 
-def row_of(store: RecordStore, record: Record, phase: Phase) -> Row | None:
+def row_of(store: RecordStore, record: Record, phase: Phase | Cause) -> Row | None:
     bundles = Bundles(store, lambda: [record])
     bundles.look()
     return bundles.row_of(record, {record.job_name: Row("7", record.job_name, phase.name, phase, "n1", "why")})
@@ -40,27 +41,27 @@ def store(tmp_path: Path) -> RecordStore:
         (Phase.RUNNING, "", None, "", Phase.PENDING),
         (Phase.RUNNING, "7", None, "", Phase.RUNNING),
         (Phase.RUNNING, "7", 0, "", Phase.COMPLETED),
-        (Phase.RUNNING, "7", 137, "", Phase.FAILED),
+        (Phase.RUNNING, "7", 137, "", Cause.CRASHED),
         # The driver that wrote why it ends was killed before it closed the claim: the member works on.
         (Phase.RUNNING, "7", None, "driver_cancelled", Phase.RUNNING),
         (Phase.RUNNING, "the driver", None, "stalled", Phase.LEAVING),
-        (Phase.RUNNING, "the driver", 143, "stalled", Phase.CANCELLED),
+        (Phase.RUNNING, "the driver", 143, "stalled", Cause.CANCELLED),
         # Its turn came, and it found its claim closed.
-        (Phase.RUNNING, "the driver", 0, "driver_cancelled", Phase.CANCELLED),
+        (Phase.RUNNING, "the driver", 0, "driver_cancelled", Cause.CANCELLED),
         (Phase.PENDING, "the driver", None, "hopeless", Phase.LEAVING),
         (Phase.LEAVING, "", None, "", Phase.LEAVING),
         (Phase.COMPLETED, "7", None, "", Phase.COMPLETED),
-        *((phase, "", None, "", Phase.NOT_BEGUN) for phase in (Phase.COMPLETED, Phase.TIMEOUT, Phase.MEMORY)),
-        *((phase, "", None, "", phase) for phase in (Phase.FAILED, Phase.NODE, Phase.PREEMPTED, Phase.CANCELLED)),
+        *((phase, "", None, "", Cause.NOT_BEGUN) for phase in (Phase.COMPLETED, Cause.TIMEOUT, Cause.MEMORY)),
+        *((phase, "", None, "", phase) for phase in (Cause.CRASHED, Cause.NODE, Cause.PREEMPTED, Cause.CANCELLED)),
         # The driver has closed the claim, and could not write what follows.
-        (Phase.TIMEOUT, "the driver", None, "", Phase.NOT_BEGUN),
-        (Phase.MEMORY, "the driver", None, "driver_cancelled", Phase.CANCELLED),
+        (Cause.TIMEOUT, "the driver", None, "", Cause.NOT_BEGUN),
+        (Cause.MEMORY, "the driver", None, "driver_cancelled", Cause.CANCELLED),
         # A definite word on the whole job counts for a member that it killed.
-        (Phase.MEMORY, "7", 137, "", Phase.MEMORY),
+        (Cause.MEMORY, "7", 137, "", Cause.MEMORY),
     ],
 )
 def test_a_member_that_shares_its_job_has_a_row_by_its_claim_and_its_end(
-    store: RecordStore, phase: Phase, owner: str, code: int | None, ending: str, expected: Phase
+    store: RecordStore, phase: Phase | Cause, owner: str, code: int | None, ending: str, expected: Phase | Cause
 ) -> None:
     claim = store.claim_path(MEMBER.name)
     if owner:
@@ -96,13 +97,13 @@ def test_before_the_first_look_a_member_of_a_job_that_runs_may_have_begun(store:
 
 
 def test_a_member_that_began_has_begun_although_the_driver_closes_its_claim(store: RecordStore) -> None:
-    bundles, job = Bundles(store, lambda: [MEMBER]), Row("7", BUNDLE, "TIMEOUT", Phase.TIMEOUT)
+    bundles, job = Bundles(store, lambda: [MEMBER]), Row("7", BUNDLE, "TIMEOUT", Cause.TIMEOUT)
     store.claim_path(MEMBER.name).write_text("7")
     bundles.look()
     store.close(MEMBER.name)
     bundles.look()
     row = bundles.row_of(MEMBER, {BUNDLE: job})
-    assert row is not None and row.phase is Phase.TIMEOUT
+    assert row is not None and row.phase is Cause.TIMEOUT
 
 
 def test_after_a_look_that_failed_a_member_may_have_begun(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.dask import new_name, orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -26,7 +27,7 @@ def workers(name: str) -> list[Row]:
 
 
 def test_workers_that_wait_or_run_are_cancelled_once_their_job_is_gone(tmp_path: Path) -> None:
-    for ended in ([], [row("9", OWNER, Phase.LEAVING)], [row("9", OWNER, Phase.NODE)]):
+    for ended in ([], [row("9", OWNER, Phase.LEAVING)], [row("9", OWNER, Cause.NODE)]):
         assert orphans([*workers(OWNER), *ended], store(tmp_path).knows) == ["0", "1"]
 
 

@@ -16,9 +16,9 @@ from job_work import Work
 
 from espo_luigi import files
 from espo_luigi.errors import Failure
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.order import JobState

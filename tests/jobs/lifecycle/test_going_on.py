@@ -8,7 +8,8 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import Cause, next_record
+from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.lifecycle.policy import next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers.script import ScriptValues

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands

@@ -15,8 +15,8 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi.errors import Failure
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState

@@ -21,9 +21,9 @@ from throwaway_daemons import eventually
 
 from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_jobs
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.local import Forks, LocalEngine

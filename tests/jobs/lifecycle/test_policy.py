@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import (
-    CAUSES,
-    Action,
-    Cause,
-    cause_of,
-    next_record,
-    step,
-    words_of,
-)
+from espo_luigi.jobs.causes import CAUSES, Cause, words_of
+from espo_luigi.jobs.lifecycle.policy import Action, cause_of, next_record, step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import End, Files, Intent, Job, Seen
-from espo_luigi.jobs.order import JobState
+from espo_luigi.jobs.order import JobState, cause_said
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.settings import BatchSettings, Patience
@@ -37,7 +30,7 @@ GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
 EPOCH = 10_000.0  # when what a row knows began
 
 
-def seen(phase: Phase, **more: Any) -> Seen:
+def seen(phase: Phase | Cause, **more: Any) -> Seen:
     return Seen(Row("7", "run.rule.0.1", phase.name, phase, "n1", **more), since=EPOCH)
 
 
@@ -131,11 +124,11 @@ ROWS = {
     ),
     "its result says success": Known(JobState.ENDED, LOOK, files=said("success")),
     "success, and it has ended": Known(JobState.ENDED, LOOK, seen=seen(Phase.COMPLETED), files=said("success")),
-    "it has ended, and has a result": Known(JobState.ENDED, END, seen=seen(Phase.FAILED), files=said("error")),
-    "it has ended, and nothing of it ran": Known(JobState.ENDED, END, seen=seen(Phase.FAILED, no_log=True)),
-    "it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
+    "it has ended, and has a result": Known(JobState.ENDED, END, seen=seen(Cause.CRASHED), files=said("error")),
+    "it has ended, and nothing of it ran": Known(JobState.ENDED, END, seen=seen(Cause.CRASHED, no_log=True)),
+    "it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Cause.NODE)),
     "cancelled, and it has ended": Known(
-        JobState.ENDED, END, PATIENCE.latency_wait, CANCELLED, seen=seen(Phase.CANCELLED)
+        JobState.ENDED, END, PATIENCE.latency_wait, CANCELLED, seen=seen(Cause.CANCELLED)
     ),
 }
 
@@ -168,10 +161,10 @@ def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: W
 
 
 def test_an_end_that_is_accounted_stays_while_the_sites_epilog_runs(work: Work) -> None:
-    job = job_of(work, replace(ROWS["it has ended"], seen=seen(Phase.TIMEOUT)))
+    job = job_of(work, replace(ROWS["it has ended"], seen=seen(Cause.TIMEOUT)))
     assert LEAVING.row is not None and not job.stands(LEAVING.row, EPOCH + 2)
     job.saw(LEAVING.row, EPOCH + 4)
-    assert job.ended_since == EPOCH and job.row is not None and job.row.phase is Phase.TIMEOUT
+    assert job.ended_since == EPOCH and job.row is not None and job.row.phase is Cause.TIMEOUT
     job.stands(PENDING.row or LEAVING.row, EPOCH + 6)
     assert job.ended_since is None, "it is queued again"
 
@@ -183,14 +176,14 @@ REFUSED = replace(
 )
 UNCLEAR = replace(NEVER_ARRIVED, intent=Intent(unclear="hm", refused_since=EPOCH))
 DONE = Known(JobState.ENDED, after=PATIENCE.latency_wait, files=said("success"))
-CRASHED = Known(JobState.ENDED, after=PATIENCE.latency_wait, seen=seen(Phase.FAILED))
-WITHOUT_LOG = replace(CRASHED, seen=seen(Phase.FAILED, no_log=True))
-WITHOUT_HOPE = replace(CRASHED, record=GIVEN_UP, seen=seen(Phase.CANCELLED))
+CRASHED = Known(JobState.ENDED, after=PATIENCE.latency_wait, seen=seen(Cause.CRASHED))
+WITHOUT_LOG = replace(CRASHED, seen=seen(Cause.CRASHED, no_log=True))
+WITHOUT_HOPE = replace(CRASHED, record=GIVEN_UP, seen=seen(Cause.CANCELLED))
 GONE = replace(CRASHED, after=PATIENCE.absent_after, seen=MISSING)
 GONE_WHILE_IT_WAITED = replace(GONE, seen=replace(PENDING, missing=EPOCH))
 QUEUED_AGAIN = replace(CRASHED, seen=replace(PENDING, off_node=EPOCH + 1), files=said("error"))
 OPEN, CLOSED, UNCLAIMED = End(), End(unclaimed=False, complete=False), End(unclaimed=True, complete=False)
-CHANGED = replace(DONE, files=said("configuration"), seen=seen(Phase.FAILED))
+CHANGED = replace(DONE, files=said("configuration"), seen=seen(Cause.CRASHED))
 
 
 def in_bundle(known: Known) -> Known:
@@ -365,57 +358,60 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
     ("phase", "outcome", "ending", "cause"),
     [
         # The scheduler's word goes before the job's own, and a driver's own ending before both.
-        (Phase.FAILED, "error", "", Cause.EXCEPTION),
-        (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
-        (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
-        (Phase.CANCELLED, "error", "", Cause.CANCELLED),
-        (Phase.CANCELLED, None, "", Cause.CANCELLED),
-        (Phase.CANCELLED, None, "stalled", Cause.STALLED),
-        (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
-        (Phase.CANCELLED, None, "node", Cause.NODE),
-        (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
-        (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
+        (Cause.CRASHED, "error", "", Cause.EXCEPTION),
+        (Cause.TIMEOUT, "error", "", Cause.TIMEOUT),
+        (Cause.PREEMPTED, "error", "", Cause.PREEMPTED),
+        (Cause.CANCELLED, "error", "", Cause.CANCELLED),
+        (Cause.CANCELLED, None, "", Cause.CANCELLED),
+        (Cause.CANCELLED, None, "stalled", Cause.STALLED),
+        (Cause.CANCELLED, None, "hopeless", Cause.HOPELESS),
+        (Cause.CANCELLED, None, "node", Cause.NODE),
+        (Cause.CANCELLED, "error", "stalled", Cause.STALLED),
+        (Cause.CRASHED, "memory", "hopeless", Cause.MEMORY),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
-        (Phase.NOT_BEGUN, None, "", Cause.NOT_BEGUN),
-        (Phase.FAILED, "input", "", Cause.INPUT),
-        (Phase.FAILED, "files", "", Cause.FILES),
+        (Cause.NOT_BEGUN, None, "", Cause.NOT_BEGUN),
+        (Cause.CRASHED, "input", "", Cause.INPUT),
+        (Cause.CRASHED, "files", "", Cause.FILES),
         (None, "files", "", Cause.FILES),
         (None, "input", "", Cause.INPUT),
-        (Phase.FAILED, "memory", "", Cause.MEMORY),
-        (Phase.FAILED, "stopped", "", Cause.CRASHED),
+        (Cause.CRASHED, "memory", "", Cause.MEMORY),
+        (Cause.CRASHED, "stopped", "", Cause.CRASHED),
         (None, "error", "", Cause.EXCEPTION),
         # The job says why it ended where the scheduler does not.
-        (Phase.FAILED, "preempted", "", Cause.PREEMPTED),
-        (Phase.FAILED, "time limit", "", Cause.TIMEOUT),
-        (Phase.PREEMPTED, "time limit", "", Cause.PREEMPTED),
-        (Phase.TIMEOUT, "preempted", "", Cause.TIMEOUT),
-        (Phase.CANCELLED, "preempted", "", Cause.CANCELLED),
+        (Cause.CRASHED, "preempted", "", Cause.PREEMPTED),
+        (Cause.CRASHED, "time limit", "", Cause.TIMEOUT),
+        (Cause.PREEMPTED, "time limit", "", Cause.PREEMPTED),
+        (Cause.TIMEOUT, "preempted", "", Cause.TIMEOUT),
+        (Cause.CANCELLED, "preempted", "", Cause.CANCELLED),
         (None, "preempted", "", Cause.PREEMPTED),
         # A driver was cancelling the job.
-        (Phase.CANCELLED, None, "driver_cancelled", Cause.DRIVER_CANCELLED),
-        (Phase.CANCELLED, "stopped", "driver_cancelled", Cause.DRIVER_CANCELLED),
+        (Cause.CANCELLED, None, "driver_cancelled", Cause.DRIVER_CANCELLED),
+        (Cause.CANCELLED, "stopped", "driver_cancelled", Cause.DRIVER_CANCELLED),
         (None, "stopped", "driver_cancelled", Cause.DRIVER_CANCELLED),
         # It went on in spite of the intent, and ended for a reason of its own.
-        (Phase.FAILED, "error", "driver_cancelled", Cause.EXCEPTION),
-        (Phase.MEMORY, None, "driver_cancelled", Cause.MEMORY),
-        (Phase.FAILED, None, "driver_cancelled", Cause.CRASHED),
+        (Cause.CRASHED, "error", "driver_cancelled", Cause.EXCEPTION),
+        (Cause.MEMORY, None, "driver_cancelled", Cause.MEMORY),
+        (Cause.CRASHED, None, "driver_cancelled", Cause.CRASHED),
     ],
 )
-def test_why_a_job_ended(phase: Phase | None, outcome: str | None, ending: str, cause: Cause) -> None:
-    assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
+def test_why_a_job_ended(phase: Phase | Cause | None, outcome: str | None, ending: str, cause: Cause) -> None:
+    said = cause_said({"outcome": outcome}) if outcome else None
+    assert cause_of(phase, said, ending, log_says_memory=False) is cause
 
 
 @pytest.mark.parametrize(
     ("phase", "cause"),
     # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
     [
-        (Phase.CANCELLED, Cause.CANCELLED),
-        (Phase.FAILED, Cause.MEMORY),
+        (Cause.CANCELLED, Cause.CANCELLED),
+        (Cause.CRASHED, Cause.MEMORY),
         (None, Cause.MEMORY),
-        (Phase.MEMORY, Cause.MEMORY),
+        (Cause.MEMORY, Cause.MEMORY),
     ],
 )
-def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(phase: Phase | None, cause: Cause) -> None:
+def test_a_definite_cancellation_goes_before_what_the_log_says_of_memory(
+    phase: Phase | Cause | None, cause: Cause
+) -> None:
     assert cause_of(phase, None, "", log_says_memory=True) is cause
 
 

@@ -27,7 +27,7 @@ from strangers import AS_STRANGER, as_root
 from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.state import Handle
 from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 

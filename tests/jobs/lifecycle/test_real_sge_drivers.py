@@ -25,8 +25,8 @@ from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.control import cancel_jobs
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.commands import Commands

@@ -20,7 +20,7 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm(accounting=True)

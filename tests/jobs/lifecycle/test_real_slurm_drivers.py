@@ -19,8 +19,8 @@ from real_clusters import (
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import Failure
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
-from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers import slurm

@@ -16,7 +16,8 @@ import pytest
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import this_version
-from espo_luigi.jobs.lifecycle.policy import Cause, next_record, pause_before
+from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.lifecycle.policy import next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.resources import GIB

@@ -14,6 +14,7 @@ import pytest
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase
@@ -248,13 +249,13 @@ def test_the_accounting_is_read_and_of_several_runs_the_last() -> None:
     rows = {row.name.split(".")[1]: row for row in parse_qacct(golden("qacct.txt"))}
     assert {name: row.phase for name, row in rows.items()} == {
         "ok": Phase.COMPLETED,
-        "fail": Phase.FAILED,
-        "kill": Phase.FAILED,
-        "told": Phase.CANCELLED,
-        "time": Phase.TIMEOUT,
-        "timekill": Phase.TIMEOUT,
-        "many": Phase.MEMORY,
-        "again": Phase.CANCELLED,
+        "fail": Cause.CRASHED,
+        "kill": Cause.CRASHED,
+        "told": Cause.CANCELLED,
+        "time": Cause.TIMEOUT,
+        "timekill": Cause.TIMEOUT,
+        "many": Cause.MEMORY,
+        "again": Cause.CANCELLED,
     }
     assert rows["kill"].node == "n1" and rows["kill"].reason.endswith("exit status 137")
     assert rows["time"].said == "failed 37 (qmaster enforced h_rt, h_cpu, or h_vmem limit, exit status 140)"
@@ -271,27 +272,27 @@ def ended(**fields: str) -> Phase:
     ("fields", "phase"),
     [
         # 6.2u5 has no code for limits, and writes bare numbers.
-        ({"category": "-l h_rt=60", "ru_wallclock": "61"}, Phase.TIMEOUT),
-        ({"category": "-l h_rt=60", "ru_wallclock": "59"}, Phase.FAILED),
-        ({"category": "-l h_vmem=1G", "maxvmem": "1.002G", "slots": "1"}, Phase.MEMORY),
-        ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
-        ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
+        ({"category": "-l h_rt=60", "ru_wallclock": "61"}, Cause.TIMEOUT),
+        ({"category": "-l h_rt=60", "ru_wallclock": "59"}, Cause.CRASHED),
+        ({"category": "-l h_vmem=1G", "maxvmem": "1.002G", "slots": "1"}, Cause.MEMORY),
+        ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Cause.CRASHED),
+        ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Cause.MEMORY),
         # A resource that the site only reserves is no limit: a process maps more than that.
-        ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "3.002G"}, Phase.FAILED),
-        ({"category": "-l h_rt=60,mem_free=1G -l h_vmem=2G", "maxvmem": "1.500G"}, Phase.FAILED),
-        ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
+        ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "3.002G"}, Cause.CRASHED),
+        ({"category": "-l h_rt=60,mem_free=1G -l h_vmem=2G", "maxvmem": "1.500G"}, Cause.CRASHED),
+        ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Cause.MEMORY),
         # h_cpu limits time, too; all limits have the same code.
-        ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),
-        ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Phase.TIMEOUT),
-        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Phase.MEMORY),
-        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "61.2s", "maxvmem": "1.1G"}, Phase.MEMORY),
+        ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Cause.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Cause.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Cause.MEMORY),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "61.2s", "maxvmem": "1.1G"}, Cause.MEMORY),
         # Told to stop, and over no limit of time: whoever deletes a job that is large has still deleted it.
-        ({"exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.CANCELLED),
-        ({"exit_status": "140", "category": "-l h_rt=60,h_vmem=1G", "ru_wallclock": "61"}, Phase.TIMEOUT),
-        ({"failed": "37", "exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.MEMORY),
-        ({"failed": "8   : in prolog", "exit_status": "0"}, Phase.NODE),
+        ({"exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Cause.CANCELLED),
+        ({"exit_status": "140", "category": "-l h_rt=60,h_vmem=1G", "ru_wallclock": "61"}, Cause.TIMEOUT),
+        ({"failed": "37", "exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Cause.MEMORY),
+        ({"failed": "8   : in prolog", "exit_status": "0"}, Cause.NODE),
         ({"failed": "15  : in epilog", "exit_status": "0"}, Phase.COMPLETED),
-        ({"failed": "0", "exit_status": "1", "category": "-l h_rt=60", "ru_wallclock": "61"}, Phase.FAILED),
+        ({"failed": "0", "exit_status": "1", "category": "-l h_rt=60", "ru_wallclock": "61"}, Cause.CRASHED),
         ({"failed": "25  : rescheduling", "exit_status": "0"}, Phase.PENDING),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, chunked
@@ -169,14 +170,14 @@ def test_squeue_is_read_with_other_peoples_odd_names() -> None:
     assert rows["24"] == row("24", "a|b c=d UserId=x", "RUNNING", "n2", "None")
     assert rows["26"].said == "PENDING (PartitionTimeLimit)" and rows["26"].hopeless
     assert not rows["25"].hopeless, "a job that its user holds waits for its user"
-    assert {row.phase for row in rows.values()} >= {Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.NODE}
+    assert {row.phase for row in rows.values()} >= {Phase.COMPLETED, Cause.CRASHED, Cause.CANCELLED, Cause.NODE}
 
 
 def test_sacct_is_read_with_the_last_run_of_a_requeued_job() -> None:
     rows = {row.job_id: row for row in parse_sacct(golden("sacct.txt"))}
     assert golden("sacct.txt").count("demo.Adjust.dd.1") == 2
     assert rows["23"].state == "RUNNING"
-    assert rows["13"].phase is Phase.CANCELLED
+    assert rows["13"].phase is Cause.CANCELLED
     assert rows["12"] == row("12", "demo.Train.bb.1", "FAILED", "n2")
     assert rows["24"].name == "a|b c=d UserId=x"
     assert rows["25"].node == ""
@@ -247,7 +248,7 @@ def test_every_state_that_slurms_manual_names_is_in_the_table() -> None:
         ("RUNNING,POWER_UP_NODE", Phase.PENDING),
         ("NODE_FAIL,REQUEUED", Phase.PENDING),
         ("PENDING,LAUNCH_FAILED,REQUEUE_HOLD", Phase.PENDING),
-        ("CANCELLED,A_FLAG_OF_SLURM_30", Phase.CANCELLED),
+        ("CANCELLED,A_FLAG_OF_SLURM_30", Cause.CANCELLED),
         ("completed", Phase.COMPLETED),
     ],
 )
@@ -310,11 +311,11 @@ def test_answers_of_newer_versions_are_read_alike(name: str) -> None:
     phases = {job_id: rows[job_id].phase for job_id in sorted(rows)}
     pending = {"33": Phase.PENDING} if name != "sacct" else {}
     assert phases == {
-        "31": Phase.LEAVING if name != "sacct" else Phase.FAILED,
+        "31": Phase.LEAVING if name != "sacct" else Cause.CRASHED,
         "32": Phase.PENDING,
         **pending,
         "34": Phase.RUNNING,
-        "35": Phase.NODE,
+        "35": Cause.NODE,
     }
     assert (rows["34"].name, rows["34"].node) == ("demo.Adjust.dd.2", "n1")
     assert rows["32"].node == ""

@@ -27,8 +27,6 @@ from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     Action,
     Step,
-    cancelling,
-    failed,
     failure_of,
     pause_before,
     step,
@@ -175,9 +173,10 @@ class JobManager:
                 else:
                     logger.warning("cancelled %d job(s) of this run", cancelled)
                 self.cancelled = cancelled or 0
-            elif self._unwanted and self._is_still_ours():
-                self._tolerantly(self._end_unwanted)
-                self._send_cancellations(())
+            elif self._unwanted:
+                self._take_steps(self._clock.now(), self._cancelled_among(*self._ready, *self._jobs.values()))
+                if self._is_still_ours():
+                    self._send_cancellations(())
             if not self._locks.lost and (orphans := self._watcher.orphans_at_the_end()) and self._is_still_ours():
                 self.commands.cancel(orphans)
         finally:
@@ -202,16 +201,14 @@ class JobManager:
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
-        self._tolerantly(self._end_unwanted)
+        self._take_steps(now, self._cancelled_among(*self._ready))
         until = self._clock.now() + self._cycle_seconds  # then it is time to look at the results
         while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
             if not (group := self._next_ready()):
                 break
             self._submit(group)
         unwanted = self._watcher.look(self._jobs.values())
-        for job in list(self._jobs.values()):
-            if self._is_still_ours():
-                self._guarded(partial(self._take_step, now), job)
+        self._take_steps(now, self._jobs.values())
         if self._is_still_ours():
             self._send_cancellations(unwanted)
 
@@ -243,10 +240,7 @@ class JobManager:
         return False
 
     def _give_up(self, job: Job, error: Exception) -> None:
-        with suppress(ValueError):
-            self._ready.remove(job)
-        failure = failure_of(job, Cause.INTERNAL, f"{type(error).__name__}: {error}")
-        self._finish(job, failure)
+        self._finish(job, failure_of(job, Cause.INTERNAL, f"{type(error).__name__}: {error}"))
 
     def _tolerantly(self, look: Callable[[], None]) -> None:
         """Neither a file system that fails for a while nor a damaged record must end the driver of a run of days."""
@@ -349,18 +343,17 @@ class JobManager:
             self.submitter.pause()
             raise
 
-    def _end_unwanted(self) -> None:
-        for job in [job for job in self._ready if job.order.id in self._unwanted]:
-            # While this fails, the job stays among the ready ones, and its order is not lost.
-            if self._guarded(lambda job: self._fail(job, failed(job, Cause.DRIVER_CANCELLED)), job):
-                self._ready.remove(job)
-        for job in list(self._jobs.values()):
-            if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
-                self._guarded(lambda job: self._cancel(job, cancelling(job, Cause.DRIVER_CANCELLED)), job)
+    def _cancelled_among(self, *jobs: Job) -> list[Job]:
+        return [job for job in jobs if job.order.id in self._unwanted]
+
+    def _take_steps(self, now: float, jobs: Iterable[Job]) -> None:
+        for job in list(jobs):
+            if self._is_still_ours():
+                self._guarded(partial(self._take_step, now), job)
 
     def _take_step(self, now: float, job: Job) -> None:
         self.submitter.save(job)
-        job.end = replace(job.end, complete=None)
+        job.end, job.unwanted = replace(job.end, complete=None), job.order.id in self._unwanted
         decided = step(job, now, self.settings)
         if decided.action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
@@ -375,7 +368,7 @@ class JobManager:
         # `step` decides by what they find out.
         while (look := looks.get(decided.action)) and look(job, now):
             decided = step(job, now, self.settings)
-        job.state = decided.state
+        job.state, former, queued_again = decided.state, job.record, job.end.queued_again
         job.tell(job.progress(self._watcher.drained))
         if decided.action is Action.SUCCEED:
             self._succeed(job, decided)
@@ -385,6 +378,10 @@ class JobManager:
             self._cancel(job, decided)
         elif decided.record is not None:
             self._again(job, decided)
+        if queued_again and not self._bundles.needs_job(former):
+            job_id = str(former.job_id)
+            logger.warning("%s: queued again after it failed for good: cancelling job %s", former.name, job_id)
+            self._requeued.append(job_id)
 
     # What `step` asks for: each returns whether it has found it out.
 
@@ -439,15 +436,11 @@ class JobManager:
             is_accounted=not self.commands.lacking,
             avoids_nodes=self.submitter.avoids_nodes(job),
             is_only_job=not any(other.record.job_id for other in self._jobs.values()),
-            unwanted=job.order.id in self._unwanted,
         )
 
     def _withdraw(self, job: Job, now: float) -> bool:
         self._close(job, now)
-        if not self._bundles.needs_job(job.record):
-            job_id = str(job.record.job_id)
-            logger.warning("%s: queued again after it failed for good: cancelling job %s", job.record.name, job_id)
-            self._requeued.append(job_id)
+        job.end = replace(job.end, queued_again=True)
         return True
 
     # What it decides.
@@ -490,7 +483,7 @@ class JobManager:
 
     def _fail(self, job: Job, decided: Step) -> None:
         assert decided.cause is not None
-        if not job.end.unwanted:
+        if not job.unwanted:
             self._nodes.ended(job, decided.cause, self._clock.now())
         self._finish(job, failure_of(job, decided.cause), decided.record)
 
@@ -536,7 +529,9 @@ class JobManager:
         if record is not None:
             self.store.save(record)
             job.record = record
-        self._jobs.pop(job.record.task, None)
+        if self._jobs.pop(job.record.task, None) is None:
+            with suppress(ValueError):
+                self._ready.remove(job)
         self._resolve(job.record.task, outcome)
         self._tolerantly(partial(self._bundles.forget, job.record, done))
 

@@ -71,6 +71,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
     any                 its result says failure, and it runs without a sign of life              ends
                         [absent_after]
     any                 its result says failure for good, and it was requeued                    ends
+    READY               the user cancelled its order                                             FAIL
+    any                 likewise, it has an id, and this driver has not cancelled it             CANCEL
     any                 the scheduler is silent                                                  WAIT
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       gives up
                         scheduler took it]
@@ -85,31 +87,37 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
 
     "gives up": see `_given_up`. "ends": see `_after_its_end`.
     """
-    state, patience, seen = _state(job), settings.patience, job.seen
-    over = False
+    state = _state(job)
     if job.intent.refused:
-        return _given_up(job, state, now, patience)
+        return _given_up(job, state, now, settings.patience)
     if job.files.succeeded and job.end.complete is not False:
         return Step(state, Action.LOOK) if job.end.complete is None else _succeeded(job, state)
+    if _is_over(job, state, now, settings.patience):
+        return _after_its_end(job, state, now, settings)
+    if state is JobState.READY and job.unwanted:
+        return _failed(job, state, Cause.DRIVER_CANCELLED)
+    if state is not JobState.ENDED and (cause := _cause_to_cancel(job, now, settings)):
+        return Step(state, Action.CANCEL, cause, replace(job.record, ending=cause))
+    return Step(state)
+
+
+def _is_over(job: Job, state: JobState, now: float, patience: Patience) -> bool:
+    """Whether a submission has ended, or counts as ended. Its claim is closed before anything follows."""
+    seen, missing = job.seen, job.seen.missing
     if state is JobState.ENDED:
-        over = _is_settled(job, now, patience)
-    elif _has_failed_for_good(job, now, patience):
-        over = True
-    elif not seen.answered:
-        pass
-    elif seen.missing is not None:
-        if job.record.job_id is None:
-            seconds = patience.absent_after if job.intent.accepted else patience.settle
-            due = job.read_for(seen.missing, now, seconds)
-            return _given_up(job, state, now, patience) if due else Step(state)
+        return _is_settled(job, now, patience)
+    if _has_failed_for_good(job, now, patience):
+        return True
+    if not seen.answered:
+        return False
+    if missing is not None and job.record.job_id is None:
+        return job.read_for(missing, now, patience.absent_after if job.intent.accepted else patience.settle)
+    if missing is not None:
         alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
-        over = not alive and job.read_for(seen.missing, now, patience.absent_after)
-    elif cause := _cause_to_cancel(job, now, settings):
-        return cancelling(job, cause)
-    elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
-        # Its node may be dead. Its claim is closed before anything follows.
-        over = job.watched_for(seen.since, now, patience.absent_after)
-    return _after_its_end(job, state, settings) if over else Step(state)
+        return not alive and job.read_for(missing, now, patience.absent_after)
+    # Its node may be dead.
+    leaves = state is JobState.CANCELLING and job.intent.cancelled is not None
+    return leaves and job.watched_for(seen.since_when(Phase.LEAVING), now, patience.absent_after)
 
 
 def _is_settled(job: Job, now: float, patience: Patience) -> bool:
@@ -122,8 +130,12 @@ def _is_settled(job: Job, now: float, patience: Patience) -> bool:
 
 
 def _cause_to_cancel(job: Job, now: float, settings: BatchSettings) -> Cause | None:
-    """Why to cancel, maybe again, a job that waits without hope, hangs, or is there still; None if it may go on."""
+    """Why to cancel, maybe again, a job that is not wanted, waits without hope or hangs; None if it may go on."""
     patience, seen, cancelled = settings.patience, job.seen, job.intent.cancelled
+    if job.unwanted and job.record.job_id and cancelled is None:
+        return Cause.DRIVER_CANCELLED
+    if seen.missing is not None or not seen.answered:
+        return None
     if seen.since_when(Phase.LEAVING) is not None:
         # An earlier driver wrote why it is to be cancelled, and may have got no further.
         return Cause(job.record.ending) if job.record.ending and cancelled is None else None
@@ -140,21 +152,15 @@ def _cause_to_cancel(job: Job, now: float, settings: BatchSettings) -> Cause | N
     return Cause.STALLED if hangs else None
 
 
-def cancelling(job: Job, cause: Cause) -> Step:
-    """The step that cancels the job."""
-    return Step(_state(job), Action.CANCEL, cause, replace(job.record, ending=cause))
-
-
 def _succeeded(job: Job, state: JobState, cause: Cause | None = None) -> Step:
     return Step(state, Action.SUCCEED, cause, replace(job.record, state=JobState.SUCCEEDED, cause=""))
 
 
-def failed(job: Job, cause: Cause) -> Step:
-    """The step that ends the job's task for good."""
+def _failed(job: Job, state: JobState, cause: Cause) -> Step:
     record = replace(job.record, state=JobState.FAILED, cause=cause)
     if CAUSES[cause].forgets:
         record = replace(record, learnt_memory_bytes=0, learnt_time_minutes=0)
-    return Step(_state(job), Action.FAIL, cause, record)
+    return Step(state, Action.FAIL, cause, record)
 
 
 def _given_up(job: Job, state: JobState, now: float, patience: Patience) -> Step:
@@ -166,10 +172,10 @@ def _given_up(job: Job, state: JobState, now: float, patience: Patience) -> Step
         empty = job.watched_for(job.files.claim_empty_since, now, patience.latency_wait)
         return Step(state, Action.CLOSE if empty else Action.CLAIM)
     if job.intent.refused:
-        return _elsewhere(job, state, Cause.REFUSED) or failed(job, Cause.REFUSED)
+        return _elsewhere(job, state, Cause.REFUSED) or _failed(job, state, Cause.REFUSED)
     lasts = job.watched_for(job.intent.refused_since, now, patience.unclear_refusal)
     if job.intent.unclear and job.end.is_only_job and lasts:
-        return failed(job, Cause.REFUSED)
+        return _failed(job, state, Cause.REFUSED)
     return Step(state, Action.AGAIN, Cause.UNCONFIRMED, job.record.next_submission(Cause.UNCONFIRMED))
 
 
@@ -183,9 +189,10 @@ def _elsewhere(job: Job, state: JobState, cause: Cause) -> Step | None:
     return None
 
 
-def _after_its_end(job: Job, state: JobState, settings: BatchSettings) -> Step:
+def _after_its_end(job: Job, state: JobState, now: float, settings: BatchSettings) -> Step:
     """What follows a submission that is over; the first that holds.
 
+    0. It never got an id, nor a result: see `_given_up`.
     1. Its claim is not closed: CLOSE or, if it was queued again though it failed for good, WITHDRAW.
     2. Its output may be complete nevertheless (`Consequences.may_be_done`): LOOK, then SUCCEED if so.
     3. It waited without hope, in a bundle or avoiding nodes: AGAIN_ALONE, AGAIN_ANYWHERE.
@@ -193,6 +200,8 @@ def _after_its_end(job: Job, state: JobState, settings: BatchSettings) -> Step:
     5. FAIL.
     """
     end, record = job.end, job.record
+    if record.job_id is None and job.files.result is None:
+        return _given_up(job, state, now, settings.patience)
     if end.unclaimed is None:
         return Step(state, Action.WITHDRAW if _was_requeued_in_vain(job) else Action.CLOSE)
     cause = _cause(job)
@@ -208,8 +217,8 @@ def _after_its_end(job: Job, state: JobState, settings: BatchSettings) -> Step:
         following = record.next_submission(cause)
     else:
         following = next_record(record, cause, settings, job.node, progressed=job.blocks_done > 0)
-    if following is None or end.unwanted:
-        return failed(job, Cause.NO_LOG if end.no_log and cause in _NOTHING_RAN else cause)
+    if following is None or job.unwanted:
+        return _failed(job, state, Cause.NO_LOG if end.no_log and cause in _NOTHING_RAN else cause)
     return Step(state, Action.AGAIN, cause, following)
 
 

@@ -93,7 +93,7 @@ class End:
     is_accounted: bool = False  # whether the scheduler keeps accounts
     avoids_nodes: bool = False  # whether it may not run on some nodes because jobs ended badly there
     is_only_job: bool = False  # whether the scheduler has taken no other job that is under way
-    unwanted: bool = False  # whether the user has cancelled its order
+    queued_again: bool = False  # whether the scheduler queued it again in vain: it is cancelled once that is recorded
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ class Job:
     files: Files = field(default_factory=Files)
     intent: Intent = field(default_factory=Intent)
     end: End = field(default_factory=End)
+    unwanted: bool = False  # the user has cancelled its order
     unsaved: bool = False  # the record on disk is older than `record`
     trouble_since: float | None = None  # since when this driver cannot use its files
     watched_since: float = 0.0  # when this driver began to look, without a gap since

@@ -138,6 +138,23 @@ def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, 
     assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
 
 
+def test_a_job_that_is_queued_again_in_vain_is_cancelled_once_that_is_written_down(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    handle = fake.submitted(work.order("a"), fake.manager(retries=3))
+    fake.set_state("RUNNING")
+    fake.finish("a", "1", outcome="error", exception="ValueError: no")
+    fake.clock.go_on(0.5)
+    faults.begin(errno.ESTALE, "save")
+    fake.set_state("PENDING", "BeginTime")
+    fake.clock.go_on(2)
+    assert fake.work.state_dir.joinpath("claims", f"{handle.task}.1").read_text() == "the driver"
+    assert not fake.calls("scancel") and handle.outcome is None
+    faults.end()
+    assert fake.failure(handle, 5).cause is Cause.EXCEPTION
+    fake.eventually(lambda: fake.calls("scancel"))
+
+
 def test_an_order_cancelled_before_its_submission_has_its_outcome_once_that_can_be_written_down(
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:

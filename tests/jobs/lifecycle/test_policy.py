@@ -57,11 +57,34 @@ class Known:
     seen: Seen = RUNNING
     files: Files = NOTHING
     intent: Intent = NO_INTENT
+    unwanted: bool = False
 
 
 WAIT, LOOK, CLAIM, END, CANCEL = Action.WAIT, Action.LOOK, Action.CLAIM, Action.CLOSE, Action.CANCEL
 ROWS = {
     "not submitted": Known(JobState.READY, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()),
+    "not submitted, not wanted": Known(
+        JobState.READY,
+        Action.FAIL,
+        record=replace(RECORD, state=JobState.READY, job_id=None),
+        seen=Seen(),
+        unwanted=True,
+    ),
+    "not wanted": Known(JobState.RUNNING, CANCEL, unwanted=True),
+    "not wanted, pends": Known(JobState.QUEUED, CANCEL, seen=PENDING, unwanted=True),
+    "not wanted, silent": Known(JobState.QUEUED, CANCEL, seen=SILENT, unwanted=True),
+    "not wanted, in no answer": Known(JobState.MISSING, CANCEL, seen=MISSING, unwanted=True),
+    "not wanted, its id unknown": Known(JobState.SUBMITTING, WAIT, 1e6, WITHOUT_ID, Seen(), unwanted=True),
+    "not wanted, cancelled": Known(
+        JobState.CANCELLING,
+        CANCEL,
+        PATIENCE.cancel_again,
+        replace(RECORD, ending=Cause.DRIVER_CANCELLED),
+        intent=Intent(cancelled=EPOCH),
+        unwanted=True,
+    ),
+    "not wanted, success": Known(JobState.ENDED, LOOK, files=said("success"), unwanted=True),
+    "not wanted, it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Cause.NODE), unwanted=True),
     "handed over": Known(JobState.SUBMITTING, record=WITHOUT_ID, seen=Seen()),
     "not listed yet": Known(JobState.QUEUED, seen=Seen()),
     "pends": Known(JobState.QUEUED, WAIT, 1e6, seen=PENDING),
@@ -135,7 +158,8 @@ ROWS = {
 
 def job_of(work: Work, known: Known) -> Job:
     order = work.order("a")
-    return Job(order, known.record, SLURM, seen=known.seen, files=known.files, intent=known.intent)
+    values = {name: getattr(known, name) for name in ("seen", "files", "intent", "unwanted")}
+    return Job(order, known.record, SLURM, **values)
 
 
 @pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
@@ -200,9 +224,9 @@ def in_bundle(known: Known) -> Known:
         (CRASHED, End(unclaimed=False), Action.LOOK, Cause.CRASHED),
         (CRASHED, End(unclaimed=False, complete=True), Action.SUCCEED, Cause.CRASHED),
         (CRASHED, CLOSED, Action.AGAIN, Cause.CRASHED),
-        (CRASHED, replace(CLOSED, unwanted=True), Action.FAIL, Cause.CRASHED),
         (CRASHED, replace(CLOSED, log_says_memory=True), Action.AGAIN, Cause.MEMORY),
         (replace(CRASHED, record=replace(RECORD, attempt=3)), CLOSED, Action.FAIL, Cause.CRASHED),
+        (replace(CRASHED, unwanted=True), CLOSED, Action.FAIL, Cause.CRASHED),
         (replace(CRASHED, files=said("error")), End(unclaimed=False), Action.FAIL, Cause.EXCEPTION),
         (QUEUED_AGAIN, OPEN, Action.WITHDRAW, None),
         (QUEUED_AGAIN, CLOSED, Action.FAIL, Cause.EXCEPTION),
@@ -299,6 +323,7 @@ def test_amounts_of_a_run_that_was_refused_are_forgotten(work: Work) -> None:
     ("name", "cause"),
     [
         ("without hope", Cause.HOPELESS),
+        ("not wanted", Cause.DRIVER_CANCELLED),
         ("its node could not start it", Cause.NODE),
         ("runs without a sign of life", Cause.STALLED),
         ("cancelled, and there still", Cause.DRIVER_CANCELLED),

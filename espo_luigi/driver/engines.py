@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from espo_luigi.driver.settings.espo import parsed, settings, state_dir
+from espo_luigi.driver.settings.espo import amount_of, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
-from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.srun import Steps
 
@@ -49,9 +48,7 @@ def _made(name: str) -> Engine:
 
 def local_launcher() -> Forks:
     """Return the launcher of jobs on this machine, which knows what they may use of it."""
-    given = settings().local_memory
-    memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
-    return Forks((*JOB_COMMAND, "--serve"), settings().local_cpus or None, memory)
+    return Forks((*JOB_COMMAND, "--serve"), settings().local_cpus or None, amount_of("local_memory"))
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

@@ -117,6 +117,10 @@ class PatientScheduler(RemoteScheduler):
 class PageReporter(StatusReporter):
     """Sends luigid what its page shows of a task; with a link, all that luigid would else forget about the task."""
 
+    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
+        super().__init__(scheduler, task.task_id, worker_id, messages)
+        self._task = task
+
     def update_tracking_url(self, tracking_url: str) -> None:
         """Show a link; none if it is empty."""
         self._scheduler.show(
@@ -134,8 +138,10 @@ class PageReporter(StatusReporter):
 class LuigidWorker(EspoWorker):
     """A worker of luigid, which hands the tasks of a killed driver to the next driver at once."""
 
-    _reporter = PageReporter
     _was_given_others = False
+
+    def _reporter(self, task: Task, messages: Any) -> PageReporter:
+        return PageReporter(task, self._scheduler, self._id, messages)
 
     def _checked(self, task: Task) -> Graph:
         graph = super()._checked(task)

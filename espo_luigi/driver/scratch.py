@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from espo_luigi.driver.settings.espo import parsed, settings
-from espo_luigi.jobs.resources import parse_size, render_size
+from espo_luigi.driver.settings.espo import settings
+from espo_luigi.jobs.resources import render_size
 
 # The group of tasks that start at any time.
 NO_GROUP = ""
@@ -167,9 +167,3 @@ class Scratch:
 
 def _more(count: int) -> str:
     return f", and {count - _SHOWN} more" if count > _SHOWN else ""
-
-
-def scratch_limit() -> int | None:
-    """Return ``[espo] scratch_limit`` in bytes; None if it is empty."""
-    text = settings().scratch_limit
-    return int(parsed("luigi.cfg, [espo]", "scratch_limit", text, parse_size)) if text else None

@@ -30,8 +30,7 @@ from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_
 from espo_luigi.driver.graph import Graph, without_collector
 from espo_luigi.driver.run import Run, named, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
-from espo_luigi.driver.scratch import scratch_limit
-from espo_luigi.driver.settings.espo import check_names, check_packages, settings, state_dir
+from espo_luigi.driver.settings.espo import amount_of, check_names, check_packages, settings, state_dir
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.stale import stale_lines, told_of
@@ -156,10 +155,6 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
 class StatusReporter(luigi.worker.TaskStatusReporter):
     """Tells Luigi's scheduler how a task stands, but no link, for which the scheduler would forget all else."""
 
-    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
-        super().__init__(scheduler, task.task_id, worker_id, messages)
-        self._task = task
-
     def update_tracking_url(self, tracking_url: str) -> None:
         """Show no link: a driver's own scheduler has no page."""
 
@@ -181,8 +176,6 @@ class EspoWorker(luigi.worker.Worker):
 
     The successive drivers of a work folder are the same worker.
     """
-
-    _reporter = StatusReporter
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -237,7 +230,7 @@ class EspoWorker(luigi.worker.Worker):
                 f"[worker] task_limit = {most} is less than the {n} tasks of this run, complete tasks included: leave "
                 "the limit out, or ask for a part of the run"
             )
-        if (limit := scratch_limit()) is not None and not self._is_running:
+        if (limit := amount_of("scratch_limit")) is not None and not self._is_running:
             if not isinstance(self._scheduler, LinearScheduler):
                 raise SubmissionError(
                     "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit "
@@ -393,15 +386,17 @@ class EspoWorker(luigi.worker.Worker):
         return f"Worker(workdir={Path(settings().workdir).absolute()}, username={user})"
 
     def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
-        messages: Any = multiprocessing.Queue() if task.accepts_messages else None
         return ThreadTaskProcess(
             self._run_of_tasks,
             task,
             self._id,
             self._task_result_queue,
-            self._reporter(task, self._scheduler, self._id, messages),
+            self._reporter(task, multiprocessing.Queue() if task.accepts_messages else None),
             use_multiprocessing=True,
             worker_timeout=self._config.timeout,
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,
             check_complete_on_run=self._config.check_complete_on_run,
         )
+
+    def _reporter(self, task: Task, messages: Any) -> StatusReporter:
+        return StatusReporter(self._scheduler, task.task_id, self._id, messages)

@@ -53,8 +53,8 @@ class BatchEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
         for order in orders:
-            if workers := WorkerJobs.of(order):
-                workers.check(order.label)
+            if order.workers:
+                WorkerJobs(**order.workers).check(order.label)
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
@@ -131,17 +131,17 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
     asked = order.resources
     cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
     fitting = replace(order, resources=asked.fitted(cpus, memory))
-    if workers := WorkerJobs.of(order):
-        fitted_workers = workers.fitted(settings.node_cpus, settings.node_memory_bytes)
-        fitting = replace(fitting, workers=asdict(fitted_workers))
+    if order.workers:
+        workers = WorkerJobs(**order.workers).fitted(settings.node_cpus, settings.node_memory_bytes)
+        fitting = replace(fitting, workers=asdict(workers))
     return fitting
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
     """Return the violations of the site's rules by a fitted order: alone, or in a bundle of as many as may be."""
     site, asked, bundling = settings.site, order.resources, bundling_of(order, settings)
-    workers = WorkerJobs.of(order)
-    alone = [*site.refusals(asked, order.options, settings.max_jobs), *(workers.refusals(site) if workers else [])]
+    alone = site.refusals(asked, order.options, settings.max_jobs)
+    alone += WorkerJobs(**order.workers).refusals(site) if order.workers else []
     if alone or bundling.most < 2 or bundling.kind == ARRAY:
         return alone
     amounts = {"memory": mib(asked.memory_bytes) * MIB, "cpus": asked.cpus_per_task}
@@ -166,16 +166,17 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
     submitter = Submitter(Commands(scheduler, settings), RecordStore(settings.state_dir))
     name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    resources, workers = order.resources, WorkerJobs.of(order)
+    resources = order.resources
     layout = (
         f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
         f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB"
         f"{', on each of its nodes' if order.cluster == 'allocation' else ''}\n"
     )
-    if workers:
+    if order.workers:
         # Importing Dask takes half a second.
         from espo_luigi.jobs.dask.jobqueue import job_script
 
+        workers = WorkerJobs(**order.workers)
         script = job_script(workers, submitter.first_record(name, order, None).name)
         layout = f"# Dask's workers: {workers.said} as follows\n\n{script}"
     return submitter.preview(name, order, most if most > 1 else 0) + layout + refused

@@ -56,6 +56,8 @@ def parse_size(text: str) -> int:
 # The kinds of amounts, which are written in Slurm's notation.
 MEMORY = Kind("memory", lambda value: parse_memory(as_text(value)))
 TIME = Kind("time", lambda value: parse_time(as_text(value)))
+# As disks have it.
+SIZE = Kind("size", lambda value: parse_size(as_text(value)))
 
 
 def render_memory(n_bytes: int) -> str:

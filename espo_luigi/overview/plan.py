@@ -12,8 +12,8 @@ from luigi.task import Task
 
 from espo_luigi.driver.graph import Graph, without_collector
 from espo_luigi.driver.run import expect_on_scratch
-from espo_luigi.driver.scratch import Scratch, scratch_limit
-from espo_luigi.driver.settings.espo import check_names, unchanging_settings
+from espo_luigi.driver.scratch import Scratch
+from espo_luigi.driver.settings.espo import amount_of, check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.stale import stale_in
 from espo_luigi.driver.task import SlurmTask
@@ -153,7 +153,7 @@ def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = 
             needs = [tasks[need] for need in graph.needs[task_id] if need in tasks]
             _decide(planned, needs, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
-    scratch = None if (limit := scratch_limit()) is None else Scratch(limit)
+    scratch = None if (limit := amount_of("scratch_limit")) is None else Scratch(limit)
     if scratch is not None:
         expect_on_scratch(scratch, graph, {one for one in pending if tasks[one].status.in_plan == RUN})
     return Plan(graph, tasks, again, deletes, available, selection.lacking, experience.lacks_reference, scratch)

@@ -11,7 +11,8 @@ from luigi.scheduler import Scheduler
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board
 from espo_luigi.driver.scheduler import LinearScheduler
-from espo_luigi.driver.scratch import Scratch, Use, admitted, scratch_limit
+from espo_luigi.driver.scratch import Scratch, Use, admitted
+from espo_luigi.driver.settings.espo import amount_of
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.overview.timing import TimedTask, timing
@@ -72,13 +73,13 @@ def test_the_account_follows_what_tasks_write_delete_and_fail_to_write() -> None
 @pytest.mark.parametrize(("text", "size"), [("20TB", 20e12), ("1.5 GB", 1.5e9), ("2GiB", 2**31), ("", None)])
 def test_the_limit_is_in_decimal_units_as_disks_are(text: str, size: float | None) -> None:
     get_config().set("espo", "scratch_limit", text)
-    assert scratch_limit() == size
+    assert amount_of("scratch_limit") == size
 
 
 def test_a_limit_that_is_no_size_is_refused() -> None:
     get_config().set("espo", "scratch_limit", "much")
     with pytest.raises(ConfigurationError, match=r"^luigi.cfg, \[espo\]: scratch_limit = much: "):
-        scratch_limit()
+        amount_of("scratch_limit")
 
 
 ran: list[str] = []

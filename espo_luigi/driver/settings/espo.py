@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from configparser import InterpolationError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,10 +24,10 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.interface import core
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.errors import ALIKE, FORMER_RULES, ConfigurationError, SizingError, nearest, problems_in, unknown
+from espo_luigi.errors import ALIKE, FORMER_RULES, ConfigurationError, nearest, problems_in, unknown
 from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
-from espo_luigi.jobs.keys import ANYTHING, FLAG, NUMBER, WHOLE, Key, key, keys_of, one_of, table_of
-from espo_luigi.jobs.resources import MEMORY, TIME
+from espo_luigi.jobs.keys import ANYTHING, FLAG, NUMBER, WHOLE, Key, checked, key, keys_of, one_of, table_of
+from espo_luigi.jobs.resources import MEMORY, SIZE, TIME
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER, BatchSettings, Patience, Site
 
@@ -78,14 +78,6 @@ def give_parameters(owner: type, keys: Mapping[str, Key], **defaults: Any) -> No
 def choices_of(parameter: Any) -> list[str]:
     """Return the values that a parameter of choices takes; none for other parameters."""
     return sorted(map(str, getattr(parameter, "_choices", ())))
-
-
-def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
-    """Return the value of a text; raises a `ConfigurationError` that begins with `where`."""
-    try:
-        return parse(text)
-    except (ValueError, SizingError) as error:
-        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
 
 
 _SECTION_AMOUNT = (
@@ -180,6 +172,7 @@ class EspoKeys:
         "",
         "most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once waits; empty: "
         "no limit",
+        SIZE,
     )
     allow_login_host: bool = key(False, "run the local engine on a login host all the same", FLAG)
     live: bool = key(True, "show the run as a table in the terminal, where there is one", FLAG)
@@ -209,6 +202,12 @@ def settings() -> espo:
 def workers() -> int:
     """Return how many tasks Luigi has at work at once."""
     return int(core().workers)
+
+
+def amount_of(name: str) -> int | None:
+    """Return an amount of ``[espo]`` in bytes; None if it is empty. Raises `ConfigurationError`."""
+    text = getattr(settings(), name)
+    return int(checked(keys_of(EspoKeys), {name: text}, "luigi.cfg, [espo]")[name]) if text else None
 
 
 def power() -> Power:

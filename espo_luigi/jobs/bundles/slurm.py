@@ -15,8 +15,6 @@ from typing import Any
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles import BundleText, BundleValues
 from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
-from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
     ScriptValues,
     checked,
@@ -39,16 +37,8 @@ _NOTE_END, _STOP_IF_CLOSED, _STEP_MEMBER, _PILOT_MEMBER, _STEPS = (
 )
 
 
-def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
-    """Return the scripts and the submission of a bundle.
-
-    Raises SubmissionError for a value that cannot be passed, and on a scheduler other than Slurm.
-    """
-    if scheduler is not slurm:
-        raise SubmissionError(
-            f"pack = {bundle.bundling.most}: on {scheduler.NAME} each task is a job of its own; remove `pack`, or set "
-            "it to 1"
-        )
+def bundled(bundle: BundleValues) -> BundleText:
+    """Return the scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed."""
     kind = bundle.bundling.kind
     arguments = directives(_sized(bundle), bundle.width if kind == STEPS else 1)
     if kind == ARRAY:

@@ -2,24 +2,21 @@
 
 Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers, and if
 asked for the scheduler, in separate jobs. `settings` are those of Dask. Here stands what others know of worker jobs:
-their request to the scheduler, as a value, the text of their script, and their names.
+their request to the scheduler, as a value, and the text of their script.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import logging
 import math
 import re
-import secrets
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
 from espo_luigi.jobs.keys import NAMES, TEXT, WHOLE, Kind, as_text, key
-from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,
     DEFAULT_TIME,
@@ -35,13 +32,10 @@ from espo_luigi.jobs.resources import (
     said_memory,
 )
 from espo_luigi.jobs.schedulers import SCHEDULERS, script
-from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import Site
 from espo_luigi.machine import THREAD_POOLS
-
-logger = logging.getLogger(__name__)
 
 # The variable of a worker's job that names the folder into which Dask spills.
 WORKER_FOLDER = "espo_dask_folder"
@@ -128,11 +122,6 @@ class WorkerJobs:
     idle_timeout: str = key("", 'a session ends after this time without work (`"2 hours"`)')
     death_timeout: int = key(60, "seconds after which a worker without a scheduler ends", WHOLE)
     interface: str = key("", "the network interface, such as `ib0`")
-
-    @classmethod
-    def of(cls, order: JobOrder) -> WorkerJobs | None:
-        """Return the worker jobs of an order, if it has any."""
-        return cls(**order.workers) if order.workers else None
 
     @property
     def most_jobs(self) -> int:
@@ -248,27 +237,6 @@ class WorkerJobs:
             options=self.job_options,
             environment_file=f"{self.session_folder(owner)}/environment.sh",
         )
-
-
-def new_name(owner: str) -> str:
-    """Return a name for a worker job of the job called `owner`, used once."""
-    return f"{owner}.{secrets.token_hex(4)}.workers"
-
-
-def owner_of(name: str) -> str:
-    """Return the name of the job whose worker job is called `name`; of any other job, its own."""
-    return re.sub(r"\.[0-9a-f]{8}\.workers$", "", name)
-
-
-def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
-    """Return the ids of worker jobs whose own job, `is_ours` by its name, neither waits nor runs any more."""
-    # A job that leaves has no processes any more; its epilog is the site's business.
-    alive = [row for row in rows if not (row.ended or row.phase is Phase.LEAVING)]
-    names = {row.name for row in alive}
-    left = [row for row in alive if (owner := owner_of(row.name)) not in names and is_ours(owner)]
-    for row in left:
-        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in left]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from distributed.deploy.spec import ProcessInterface
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.dask import WORKER_FOLDER, WorkerJobs, new_name, owner_of, prologue
+from espo_luigi.jobs.dask import WORKER_FOLDER, WorkerJobs, prologue
 from espo_luigi.jobs.dask.session import Failing, prepared, read_security
 from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import JobOptions, Resources
@@ -38,6 +38,7 @@ from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.script import owner_of, workers_name
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ def _job_class(session: Session) -> Any:
             # Workers find keys and certificates in their settings: dask-jobqueue passes paths through a shell.
             keywords |= {"security": None, "job_script_prologue": prologue(workers, session.owner, address)}
             super().__init__(address, name, **keywords)
-            self.own_name, self.settled = new_name(session.owner), 0.0
+            self.own_name, self.settled = workers_name(session.owner), 0.0
             self.job_header = "\n".join(scheduler.header(workers.values(session.owner, self.own_name)))
 
         async def start(self) -> None:

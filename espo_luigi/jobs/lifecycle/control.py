@@ -16,13 +16,13 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.causes import Cause
-from espo_luigi.jobs.dask import owner_of
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.script import owner_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from espo_luigi.files import listed_names
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
@@ -23,6 +22,7 @@ from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.script import owner_of
 
 logger = logging.getLogger(__name__)
 
@@ -268,3 +268,14 @@ class Watcher:
         self._silent_since = self._silent_since or now
         name, seconds, why = self._commands.scheduler.NAME, now - self._silent_since, self._commands.silence
         self._silence.warn("%s has not answered for %.0f s (%s); waiting, its jobs go on", name, seconds, why)
+
+
+def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
+    """Return the ids of worker jobs whose own job, `is_ours` by its name, neither waits nor runs any more."""
+    # A job that leaves has no processes any more; its epilog is the site's business.
+    alive = [row for row in rows if not (row.ended or row.phase is Phase.LEAVING)]
+    names = {row.name for row in alive}
+    left = [row for row in alive if (owner := owner_of(row.name)) not in names and is_ours(owner)]
+    for row in left:
+        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in left]

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
-from espo_luigi.jobs.bundles.slurm import bundled
+from espo_luigi.jobs.bundles import BundleText, BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.policy import has_failed
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
@@ -184,7 +183,7 @@ class Submitter:
         if not members:
             return self._scheduler.render(self._script_values(order, record))
         values = self._bundle_values(f"{task}.bundle", [order] * members, [record] * members)
-        text = bundled(self._scheduler, values)
+        text = _bundled(values)
         return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
     def first_record(self, task: str, order: JobOrder, old: Record | None) -> Record:
@@ -241,7 +240,7 @@ class Submitter:
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
         planned = [self._asking(job.order, job.record) for job in jobs]
         bundle = self._bundle_values(name, orders, planned)
-        text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
+        text, path = _bundled(bundle), self._store.script_path(name)
         # The members, as a pilot reads them.
         members = [
             {"name": job.name, "script": script, "order": str(order.files.order)}
@@ -431,6 +430,13 @@ def bundling_of(order: JobOrder, settings: BatchSettings) -> Bundling:
         return Bundling()
     node = settings.node_cpus, settings.node_memory_bytes
     return Bundling.of(options).within_node(asked.cpus_per_task, asked.memory_bytes, *node)
+
+
+def _bundled(values: BundleValues) -> BundleText:
+    # Most runs have no bundles.
+    from espo_luigi.jobs.bundles.slurm import bundled
+
+    return bundled(values)
 
 
 def _is_free(job: Job, now: float) -> bool:

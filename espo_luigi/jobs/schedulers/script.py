@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -98,6 +99,16 @@ def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "")
 def submission_name(task: str, submission: int) -> str:
     """Name the job of a submission. No two submissions ever use the same name."""
     return f"{task}.{submission}"
+
+
+def workers_name(owner: str) -> str:
+    """Return a name for a worker job of the job called `owner`, used once."""
+    return f"{owner}.{secrets.token_hex(4)}.workers"
+
+
+def owner_of(name: str) -> str:
+    """Return the name of the job whose worker job is called `name`; of any other job, its own."""
+    return re.sub(r"\.[0-9a-f]{8}\.workers$", "", name)
 
 
 def element_name(name: str, place: object) -> str:

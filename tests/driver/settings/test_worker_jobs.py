@@ -49,7 +49,7 @@ def table(**values: Any) -> Many:
 
 
 def workers_of(order: JobOrder) -> WorkerJobs:
-    workers = WorkerJobs.of(order)
+    workers = WorkerJobs(**order.workers)
     assert workers is not None
     return workers
 

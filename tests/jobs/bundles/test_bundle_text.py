@@ -22,7 +22,6 @@ from espo_luigi.jobs.bundles import BundleValues, Bundling, pilot, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS
-from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 from espo_luigi.jobs.schedulers.slurm_parse import parse_sacct, parse_scontrol, parse_squeue
@@ -79,7 +78,7 @@ PILOT_OF_FOUR = bundle(Bundling(PILOT, 4, at_once=2), setup="module load python"
     [(ONE_GPU_EACH, "steps"), (TWO_TASKS_A_GPU, "shared-steps"), (ARRAY_OF_FOUR, "array"), (PILOT_OF_FOUR, "pilot")],
 )
 def test_a_bundle_is_as_its_golden_file(values: BundleValues, name: str) -> None:
-    text = bundled(slurm, values)
+    text = bundled(values)
     more = "".join(f"\n### {ending}\n{content}" for ending, content in text.files.items())
     said = f"{text.script}{more}\n### {values.scripts[1]}\n{text.members[1]}"
     path = GOLDEN / f"bundle-{name}.sh"
@@ -89,19 +88,19 @@ def test_a_bundle_is_as_its_golden_file(values: BundleValues, name: str) -> None
 
 
 def test_the_allocation_asks_for_what_runs_at_once_and_not_for_the_sum() -> None:
-    command = bundled(slurm, bundle(Bundling(STEPS, 4, at_once=2), gres="gpu:p100:1")).command
+    command = bundled(bundle(Bundling(STEPS, 4, at_once=2), gres="gpu:p100:1")).command
     assert {"--ntasks=2", "--cpus-per-task=3", "--mem=30000M", "--time=120", "--gres=gpu:p100:2"} <= set(command)
-    assert "--array=0-3%2" in bundled(slurm, ARRAY_OF_FOUR).command
+    assert "--array=0-3%2" in bundled(ARRAY_OF_FOUR).command
 
 
 def test_neither_a_bundle_nor_its_steps_ask_for_memory_where_the_site_forbids_that() -> None:
-    text = bundled(slurm, bundle(Bundling(STEPS, 4), memory_resource="none"))
+    text = bundled(bundle(Bundling(STEPS, 4), memory_resource="none"))
     assert not [one for one in text.command if one.startswith("--mem")] and "--mem" not in text.script
 
 
 def test_steps_that_overlap_share_what_the_job_has() -> None:
     values = bundle(Bundling(STEPS, 4, step_options={"overlap": "", "gpu-bind": "none"}), gres="gpu:1")
-    text = bundled(slurm, values)
+    text = bundled(values)
     assert "--gres=gpu:1" in text.command
     assert text.script.count("--overlap --nodes=1") == text.script.count("--gpu-bind=none") == 4
 
@@ -109,7 +108,7 @@ def test_steps_that_overlap_share_what_the_job_has() -> None:
 @pytest.mark.parametrize("name", ["mem", "Bad Name"])
 def test_an_option_of_a_step_that_is_not_the_users_is_refused(name: str) -> None:
     with pytest.raises(SubmissionError, match=f"step_options: '{name}'"):
-        bundled(slurm, bundle(Bundling(STEPS, 4, step_options={name: "3G"})))
+        bundled(bundle(Bundling(STEPS, 4, step_options={name: "3G"})))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,8 @@ def test_a_bad_option_is_refused_with_what_was_expected(options: dict[str, Any],
 def test_a_path_that_multi_prog_would_misread_is_refused_or_protected() -> None:
     shared = Bundling(STEPS, 2, per_step=2)
     with pytest.raises(SubmissionError, match="holds %"):
-        bundled(slurm, bundle(shared, 2, "/work/100%"))
-    (conf,) = bundled(slurm, bundle(shared, 2, "/work/it's here")).files.values()
+        bundled(bundle(shared, 2, "/work/100%"))
+    (conf,) = bundled(bundle(shared, 2, "/work/it's here")).files.values()
     assert conf.splitlines()[0] == r"0 bash /work/it\'s\ here/state/scripts/run.Train.000000000000.1.sh"
 
 
@@ -180,7 +179,7 @@ class Alone:
         self.values = replace(
             values, members=tuple(replace(m, argv=a) for m, a in zip(values.members, argv, strict=True))
         )
-        text = bundled(slurm, self.values)
+        text = bundled(self.values)
         self.script = folder / "bundle.sh"
         for path, script in ((self.script, text.script), *zip(self.values.scripts, text.members, strict=True)):
             Path(path).write_text(script.replace("sleep 10", "sleep 0.1").replace("sleep 2\n", "sleep 0.3\n"))
@@ -252,7 +251,7 @@ def test_a_member_of_a_pilot_whose_claim_is_closed_ends_alone(tmp_path: Path) ->
     claims = [Path(member.claim_file) for member in values.members]
     claims[0].parent.mkdir(parents=True)
     plan: dict[str, Any] = {"at_once": 2, "members": []}
-    for place, (member, script) in enumerate(zip(values.members, bundled(slurm, values).members, strict=True)):
+    for place, (member, script) in enumerate(zip(values.members, bundled(values).members, strict=True)):
         path = tmp_path / f"{place}.sh"
         path.write_text(script.replace("sleep 10", "sleep 0.1"))
         fields = {"script": str(path), "order": str(place), "log": f"{place}.log", "claim": member.claim_file}

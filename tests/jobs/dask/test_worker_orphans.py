@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from espo_luigi.jobs.causes import Cause
-from espo_luigi.jobs.dask import new_name, orphans
+from espo_luigi.jobs.lifecycle.observe import orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.script import workers_name
 
 OWNER = "run.rule.0123456789ab.2"
 
@@ -23,7 +24,7 @@ def store(folder: Path) -> RecordStore:
 
 def workers(name: str) -> list[Row]:
     phases = (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED, Phase.LEAVING)
-    return [row(str(n), new_name(name), phase) for n, phase in enumerate(phases)]
+    return [row(str(n), workers_name(name), phase) for n, phase in enumerate(phases)]
 
 
 def test_workers_that_wait_or_run_are_cancelled_once_their_job_is_gone(tmp_path: Path) -> None:

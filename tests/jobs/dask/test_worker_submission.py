@@ -8,14 +8,15 @@ from typing import Any, cast
 import pytest
 from fake_clock import FakeClock
 
-from espo_luigi.jobs.dask import WorkerJobs, new_name
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, _Keeper
 from espo_luigi.jobs.schedulers import slurm, slurm_parse
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.script import workers_name
 
 OWNER = "run.rule.0123456789ab.1"
-NAME = new_name(OWNER)
+NAME = workers_name(OWNER)
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 
 
@@ -53,7 +54,9 @@ def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session
 def test_a_job_is_known_by_its_id_and_not_by_a_number_of_the_sites_banner(
     session: Session, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
-    listed = [slurm_parse.parse_squeue(f"{n}|PENDING|||{name}")[0] for n, name in ((17, new_name(OWNER)), (18, NAME))]
+    listed = [
+        slurm_parse.parse_squeue(f"{n}|PENDING|||{name}")[0] for n, name in ((17, workers_name(OWNER)), (18, NAME))
+    ]
     monkeypatch.setattr(session.commands, "submit", lambda argv: Answer(0, says))
     monkeypatch.setattr(session.commands, "jobs", lambda: listed)
     assert session.submit(Path("script"), NAME) == "18"
@@ -84,7 +87,7 @@ class SilentCluster(Commands):
 def test_jobs_that_were_taken_without_an_id_get_one_each_although_they_are_submitted_at_once(session: Session) -> None:
     session.commands = SilentCluster(slurm, environ={}, clock=FakeClock())
     with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(session.submit, [Path("script")] * 8, [new_name(OWNER) for _ in range(8)]))
+        ids = list(pool.map(session.submit, [Path("script")] * 8, [workers_name(OWNER) for _ in range(8)]))
     assert sorted(ids) == list("01234567")
 
 
@@ -100,5 +103,5 @@ def test_a_job_that_is_listed_late_is_not_submitted_again(session: Session) -> N
     assert keeper._gone({"a": job}, session.alive() or {}) == []
     assert job.job_id == "0"
     assert keeper._gone({"a": job}, {}) == ["a"], "it has ended"
-    refused = SimpleNamespace(job_id="", own_name=new_name(OWNER), settled=0.0)
+    refused = SimpleNamespace(job_id="", own_name=workers_name(OWNER), settled=0.0)
     assert keeper._gone({"b": refused}, session.alive() or {}) == ["b"]

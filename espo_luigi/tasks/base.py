@@ -114,8 +114,8 @@ DiagDomainParameter = functools.partial(WildcardParameter, lambda run: run.domai
 class EspoTask(DependencyHelpers, SlurmTask):
     """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
 
-    # Modules that jobs import, some of them only when they start: a forked job finds them imported. Those of Dask, as the
-    # server has the modules of the first job alone, which may be without Dask.
+    # Modules that jobs import, some of them only when they start: a forked job finds them imported. Dask's are among
+    # them, as the server imports those of the first job alone, which may be without Dask.
     preload: ClassVar[tuple[str, ...]] = (
         *DASKS_MODULES,
         "espo_luigi.methods.dqm.quantile_mapping",

@@ -159,12 +159,14 @@ class Watcher:
         missing = [job for job in missing if not job.files.succeeded]
         # They may be a colleague's, whose jobs the listing lacks, or hidden by defaults of the site.
         others = self._commands.by_id(job.record.job_id for job in missing if job.record.job_id)
-        by_name = {row.name: row for row in self.own.renamed_back(others or ())}
+        by_name |= {row.name: row for row in self.own.renamed_back(others or ())}
         missing = [job for job in missing if not self._take_in(job, by_name, now)]
         # Their processes are gone without a result, while the site's epilog goes on.
         wait = self._settings.patience.latency_wait
         unknown = [job for job in jobs if job.files.result is None and job.ended_since is None]
         leaving = [job for job in unknown if job.watched_for(job.seen.since_when(Phase.LEAVING), now, wait)]
+        # A member that is being stopped leaves a job that goes on.
+        leaving = [job for job in leaving if (row := by_name.get(job.record.job_name)) and row.phase is Phase.LEAVING]
         known = not (missing or leaving) or self._ask_memory(missing, leaving, now)
         if not known or others is None:
             self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])

@@ -183,6 +183,7 @@ def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_on
     assert (hanging.submission, hanging.state, hanging.ending) == (1, JobState.QUEUED, Cause.STALLED)
     fake.clock.go_on(5.0)
     assert fake.calls("scancel") == [], "the other one waits for its turn, and has need of the job"
+    assert fake.calls("sacct") == [], "the accounting has no end of a job that goes on"
     end(fake, handles[0], 137)
     assert fake.failure(handles[0], 5).cause is Cause.STALLED
     begin(fake, handles[1])

@@ -24,7 +24,7 @@ from espo_luigi.driver.signals import Detach
 from espo_luigi.driver.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
-from espo_luigi.jobs.accounts import Measured
+from espo_luigi.jobs.energy import Measured
 from espo_luigi.jobs.order import JobState, Progress
 from espo_luigi.jobs.retry import start
 

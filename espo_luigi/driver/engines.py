@@ -10,7 +10,6 @@ from pathlib import Path
 from espo_luigi.driver.settings.espo import amount_of, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
@@ -36,6 +35,9 @@ def engine(name: str) -> Engine:
 
 def _made(name: str) -> Engine:
     if name in SCHEDULERS:
+        # A run on this machine does without.
+        from espo_luigi.jobs.engine import BatchEngine
+
         return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
     if name == "local":
         refuse_login_host()

@@ -19,7 +19,6 @@ from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.status import by_their_cause
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, Failure, SubmissionError
-from espo_luigi.jobs import engine as batch
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
@@ -259,17 +258,22 @@ def places_of(task: Task) -> list[str]:
 
 def preview(task: SlurmTask) -> str:
     """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
+    from espo_luigi.jobs import engine
+
     task.check()
     name = scheduler_name()
-    return batch.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
+    return engine.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
 
 
 def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from a second terminal; return a sentence about it."""
+    from espo_luigi.jobs.lifecycle.control import DETACH, cancel_jobs, request_stop
+
     name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
     # Before anything of another version is cancelled, or its note deleted.
-    RecordStore(state_dir()).check_layout()
+    store = RecordStore(state_dir())
+    store.check_layout()
     lock, note = DriverLock(state_dir()), Note.read(note_path(state_dir()))
     holder = lock.holder()
     # A driver without jobs of a scheduler looks for no requests to stop.
@@ -282,8 +286,15 @@ def stop_from_outside(how: str) -> str:
     note = withdraw(state_dir(), Commands(slurm, chosen))
     if note is not None and note.alone:
         return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
-    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
-    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
+    first = f"the driver's job {note.job_id} does not start again; " if note is not None else ""
+    if request_stop(state_dir(), how):
+        return f"{first}asked the driver of {state_dir()} to {how}"
+    if how == DETACH:
+        return f"{first}no driver works in {state_dir()}: its jobs, if any, go on by themselves"
+    cancelled = cancel_jobs(store, Commands(SCHEDULERS[name], chosen))
+    if cancelled is None:
+        raise SubmissionError(f"{SCHEDULERS[name].NAME} did not answer: nothing was cancelled; try again later")
+    return f"{first}{cancelled} job(s) cancelled"
 
 
 def scheduler_name() -> str:

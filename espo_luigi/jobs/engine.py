@@ -12,7 +12,6 @@ from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, 
 from espo_luigi.files import read_object
 from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.dask import WorkerJobs
-from espo_luigi.jobs.lifecycle.control import DETACH, cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
@@ -180,16 +179,3 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
         script = job_script(workers, submitter.first_record(name, order, None).name)
         layout = f"# Dask's workers: {workers.said} as follows\n\n{script}"
     return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
-
-
-def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
-    """Cancel or detach a run from a second terminal; return a sentence for its user."""
-    if request_stop(settings.state_dir, how):
-        return f"asked the driver of {settings.state_dir} to {how}"
-    if how == DETACH:
-        return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
-    store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
-    cancelled = cancel_jobs(store, commands)
-    if cancelled is None:
-        raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
-    return f"{cancelled} job(s) cancelled"

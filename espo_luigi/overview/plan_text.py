@@ -16,7 +16,7 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.driver.status import cpu_time, duration
 from espo_luigi.driver.task import without_effect
 from espo_luigi.fields import existing_parent
-from espo_luigi.jobs.accounts import in_words
+from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.states import BLOCKED, DONE, RUN, StateInPlan

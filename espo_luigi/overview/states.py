@@ -24,8 +24,8 @@ from espo_luigi.driver.status import duration, failures_in, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, lives, parse_json, read_bytes, read_json
-from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import JobFiles, JobState, ResultWord, heartbeat_files, jobs_folder, label_of, order_files

@@ -16,7 +16,8 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.status import cpu_time
 from espo_luigi.files import read_object, write_new
-from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
+from espo_luigi.jobs.accounts import read_accounts, submissions
+from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.publication.release import RELEASE
 from espo_luigi.replacing import (

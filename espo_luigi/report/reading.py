@@ -17,7 +17,7 @@ from espo_luigi import store
 from espo_luigi.driver.status import duration
 from espo_luigi.errors import EspoError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.accounts import Power
+from espo_luigi.jobs.energy import Power
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobFiles, ResultWord, order_files, result_files, seconds_of
 from espo_luigi.jobs.resources import MIB

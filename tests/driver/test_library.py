@@ -61,9 +61,9 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("statement", "most"),
     [
-        ("from espo_luigi import Resources, SlurmTask", 30),
-        ("from espo_luigi import Resources, SlurmTask, install", 55),
-        ("import espo_luigi.job", 36),
+        ("from espo_luigi import Resources, SlurmTask", 27),
+        ("from espo_luigi import Resources, SlurmTask, install", 47),
+        ("import espo_luigi.job", 33),
     ],
 )
 def test_a_driver_and_a_job_import_luigi_and_psutil_and_few_modules_of_ours(

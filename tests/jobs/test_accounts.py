@@ -14,8 +14,9 @@ from throwaway_daemons import eventually
 
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
+from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage

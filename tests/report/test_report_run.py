@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi.jobs.accounts import Power
+from espo_luigi.jobs.energy import Power
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources

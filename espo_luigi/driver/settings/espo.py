@@ -25,7 +25,7 @@ from luigi.interface import core
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.errors import ALIKE, FORMER_RULES, ConfigurationError, nearest, problems_in, unknown
-from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
+from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
 from espo_luigi.jobs.keys import ANYTHING, FLAG, NUMBER, WHOLE, Key, checked, key, keys_of, one_of, table_of
 from espo_luigi.jobs.resources import MEMORY, SIZE, TIME
 from espo_luigi.jobs.schedulers import SCHEDULERS

@@ -71,12 +71,12 @@ def step(job: Job, now: float, settings: BatchSettings) -> Step:
     any                 its result says failure, and it runs without a sign of life              ends
                         [absent_after]
     any                 its result says failure for good, and it was requeued                    ends
-    READY               the user cancelled its order                                             FAIL
-    any                 likewise, it has an id, and this driver has not cancelled it             CANCEL
-    any                 the scheduler is silent                                                  WAIT
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       gives up
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                ends
+    READY               the user cancelled its order                                             FAIL
+    any                 likewise, it has an id, and this driver has not cancelled it             CANCEL
+    any                 the scheduler is silent                                                  WAIT
     CANCELLING          it leaves its node, and this driver has not cancelled it                 CANCEL
     CANCELLING          it leaves its node [absent_after]                                        ends
     CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
@@ -200,7 +200,7 @@ def _after_its_end(job: Job, state: JobState, now: float, settings: BatchSetting
     5. FAIL.
     """
     end, record = job.end, job.record
-    if record.job_id is None and job.files.result is None:
+    if record.job_id is None and job.files.result is None and state is not JobState.ENDED:
         return _given_up(job, state, now, settings.patience)
     if end.unclaimed is None:
         return Step(state, Action.WITHDRAW if _was_requeued_in_vain(job) else Action.CLOSE)

@@ -42,15 +42,12 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
     arguments: list[str] | None = None
 
     def create_local_scheduler(self) -> LinearScheduler:
-        """Return a scheduler inside this process."""
         return LinearScheduler(record_task_history=False)
 
     def create_remote_scheduler(self, url: str) -> PatientScheduler:
-        """Return a client of luigid that waits while luigid restarts."""
         return PatientScheduler(url)
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
-        """Return an `EspoWorker`; for luigid, its own."""
         show_progress_on_stderr()
         kind = LuigidWorker if isinstance(scheduler, PatientScheduler) else EspoWorker
         worker = kind(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)

@@ -150,11 +150,13 @@ class Run:
             logger.warning("%s: trying again, %d of %d, after what it needs", named(task), tries, INPUT_RETRIES)
         return tries <= INPUT_RETRIES
 
-    def left_over(self) -> list[Task]:
-        """Return tasks whose outputs an earlier run may have left, and that no pending task needs.
+    def left_over(self) -> list[SlurmTask]:
+        """Return tasks whose outputs an earlier run may have left, and that no pending task needs, if they may go.
 
-        Tasks behind an outdated product are left out: they are needed to make it again.
+        Tasks behind an outdated product are left out: they are needed to make it again. All roots are added by then.
         """
+        if not self.covers_everything:
+            return []
         with self._lock:
             done_with = [task for task in self.graph if self._is_done_with(task.task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
@@ -165,12 +167,8 @@ class Run:
         for task_id, task in reversed(self.graph.tasks.items()):
             if task_id in made_of_held and (task_id in kept or _is_outdated(task)):
                 kept.update(self.graph.needs[task_id])
-        return [task for task in held if _is_outdated(task) or task.task_id not in kept]
-
-    def delete_left_over(self) -> None:
-        """Delete the outputs that a killed run has left and no task needs; called once all roots are added."""
-        if self.covers_everything:
-            self._delete_temporary(self.left_over())
+        left = [task for task in held if isinstance(task, SlurmTask)]
+        return [task for task in left if _is_outdated(task) or task.task_id not in kept]
 
     def ended(self, task: Task, failure: Failure | None, seconds: float) -> None:
         """Record the end of `task`, and delete the outputs that only it still needed, or that nothing needs."""
@@ -204,9 +202,10 @@ class Run:
                 self._consumers[need.task_id].discard(task.task_id)
             done_with = [one for one in (*needs, task) if self._is_done_with(one.task_id)]
         if self.covers_everything:
-            self._delete_temporary(done_with)
+            self.delete_temporary(done_with)
 
-    def _delete_temporary(self, tasks: Sequence[Task]) -> None:
+    def delete_temporary(self, tasks: Sequence[Task]) -> None:
+        """Delete the outputs of tasks that no task needs any more."""
         # Outside of the lock: deleting a large store takes a while, and tasks end meanwhile.
         for task in tasks:
             if isinstance(task, SlurmTask):

@@ -117,7 +117,6 @@ class LinearScheduler(luigi.scheduler.Scheduler):
         self._needs_all = False
 
     def add_task(self, task_id: Any = None, resources: Any = None, **keywords: Any) -> Any:
-        """Add or update a task, as luigi does."""
         self._needs_all |= bool(resources)
         answer = super().add_task(task_id=task_id, resources=resources, **keywords)
         self._state.look_at(task_id)  # its dependencies and its workers may be new
@@ -130,12 +129,10 @@ class LinearScheduler(luigi.scheduler.Scheduler):
             self._state.look_at(task.id)
 
     def add_task_batcher(self, *arguments: Any, **keywords: Any) -> Any:
-        """Take note of batches, as luigi does."""
         self._needs_all = True
         return super().add_task_batcher(*arguments, **keywords)
 
     def get_work(self, worker: str, current_tasks: Any = None, **keywords: Any) -> Any:
-        """Return the next task, as luigi does."""
         self._update_worker(worker)  # a driver that was suspended must not be pruned by its own question
         self.prune()
         asked = {"worker": worker, "current_tasks": current_tasks, **keywords}

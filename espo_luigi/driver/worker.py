@@ -80,7 +80,6 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             threading.stack_size(0)
 
     def is_alive(self) -> bool:
-        """Return True while the task runs."""
         return self._thread.is_alive()
 
     def terminate(self) -> None:
@@ -333,19 +332,16 @@ class EspoWorker(luigi.worker.Worker):
         board().note_stale(Path(settings().workdir).absolute(), told)
 
     def _delete_left_over(self) -> None:
-        if not self._run_of_tasks.covers_everything:
-            return
-        left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
+        left_over = self._run_of_tasks.left_over()
         try:
             hold_folders(_exclusive_folders(left_over))
         except SecondDriverError as error:
             # This run has nothing else to do: else it would have been refused.
             logger.info("Temporary stores that nothing needs any more are not deleted now: %s", error)
         else:
-            self._run_of_tasks.delete_left_over()
+            self._run_of_tasks.delete_temporary(left_over)
 
     def __enter__(self) -> EspoWorker:
-        """Handle signals from here on."""
         self._signals.hear()
         try:
             super().__enter__()

@@ -118,7 +118,6 @@ class Forks(Launcher):
         return self._server.start(order.files.order, order.files.log)
 
     def close(self) -> None:
-        """End the server."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -269,13 +268,11 @@ class LocalEngine:
         raise JobError(failure)
 
     def cancel(self, order_id: str) -> None:
-        """Stop the job of that order, or do not start it; the others go on."""
         self._cancelled.add(order_id)
         if child := self._children.get(order_id):
             child.stop()
 
     def stop(self) -> None:
-        """Stop all jobs, and start no further ones."""
         self._stopping = True
         for child in list(self._children.values()):
             child.stop()
@@ -286,7 +283,6 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """End the launcher's processes."""
         with self._lock:
             self._launcher.close()
 

@@ -39,11 +39,9 @@ class Clock:
         return time.clock_gettime(_SLEEP_COUNTS)
 
     def wait(self, event: threading.Event, seconds: float) -> None:
-        """Wait for `event`, at most for `seconds`."""
         event.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for `seconds`."""
         time.sleep(seconds)
 
 

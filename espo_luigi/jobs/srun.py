@@ -103,7 +103,6 @@ class Steps(Launcher):
         return "killed, or its step could not be started"
 
     def is_over(self) -> str:
-        """Return that the allocation is over, or an empty text."""
         try:
             state = allocation_of(self._job_id, self._commands).state
         except SubmissionError:
@@ -111,7 +110,6 @@ class Steps(Launcher):
         return "" if state == "RUNNING" else f"{self.place} is over ({state}). What is complete stays: {_ANOTHER}"
 
     def close(self) -> None:
-        """End the steps that still run."""
         for step in self._steps:
             step.stop()
         until = time.monotonic() + _LONGEST_END_SECONDS

@@ -77,7 +77,7 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
     run, one, two = Run(), User(name="one"), User(name="two")
     planned(run, one, one)
     planned(run, two, two)
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
     assert released == []
     run.ended(one, None, 1.0)
     assert released == ["of one"]
@@ -89,7 +89,7 @@ def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
     run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
     planned(run, finished)
     planned(run, part, part)
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
     run.ended(part, None, 1.0)
     assert released == []
 
@@ -137,7 +137,7 @@ def test_a_task_that_is_no_job_does_not_count_as_in_a_plan(caplog: pytest.LogCap
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:
     run, one = Run(), User(name="one")
     planned(run, one, one)
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
     run.ended(one, Failure(one.label(), "out of luck"), 1.0)
     assert released == []
 
@@ -146,7 +146,7 @@ def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
     run, complete, pending = Run(), User(name="complete"), User(name="pending")
     planned(run, complete)
     planned(run, pending, pending)
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
     assert released == ["of complete"]
 
 
@@ -154,7 +154,7 @@ def test_what_was_asked_for_is_kept() -> None:
     run, asked = Run(), Made(name="asked")
     planned(run, asked, asked)
     run.ended(asked, None, 1.0)
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
     assert released == []
 
 
@@ -163,7 +163,7 @@ def test_an_output_that_cannot_be_deleted_does_not_stop_the_run(caplog: pytest.L
     planned(run, user, user)
     run.ended(user, None, 1.0)
     assert "Device or resource busy" in caplog.text
-    run.delete_left_over()
+    run.delete_temporary(run.left_over())
 
 
 def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_good(

@@ -121,7 +121,6 @@ class KnownParameters:
     @classmethod
     @functools.cache
     def get_params(cls) -> list[tuple[str, Parameter]]:
-        """Return names and parameters, which are always the same."""
         return list(super().get_params())  # type: ignore[misc]
 
 
@@ -147,8 +146,7 @@ class Settings(KnownParameters, luigi.Config):
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Return the value of a key."""
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @functools.lru_cache(maxsize=64)

@@ -45,7 +45,6 @@ class Note:
         return cls(**{one.name: said[one.name] for one in fields(cls) if one.name in said}) if said else None
 
     def write(self, path: Path) -> None:
-        """Write the note."""
         text = json.dumps(asdict(self))
         persistently(lambda: write_atomically(path, text, durable=True), DRIVERS_PATIENCE_SECONDS)
 

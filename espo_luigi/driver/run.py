@@ -112,34 +112,30 @@ class Run:
             left = self._open | self.failed
             return any(left.isdisjoint(self.graph.needs.get(task_id, ())) for task_id in self._open)
 
-    def add(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Add the graph of a root that is asked for, and its pending tasks, each with whether it can run."""
-        (root,) = graph.roots.values()
-        tasks = [task for task in graph if task.task_id in pending and isinstance(task, SlurmTask)]
-        board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
-        with self._lock:
-            self._expect(graph, pending)
-            self.graph.roots |= graph.roots
-            self.covers_everything |= getattr(root, "covers_everything", False)
+    def add(self, graph: Graph, pending: Mapping[str, bool], *, again: bool = False) -> None:
+        """Add the graph of a root that is asked for, and its pending tasks, each with whether it can run.
 
-    def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Add tasks that run again, because an output was missing when a task was to use it."""
+        With `again`, these are tasks that run again, because an output was missing when a task was to use it.
+        """
         with self._lock:
-            self._expect(graph, pending)
+            if not again:
+                (root,) = graph.roots.values()
+                tasks = [task for task in graph if task.task_id in pending and isinstance(task, SlurmTask)]
+                board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
+                self.graph.roots |= graph.roots
+                self.covers_everything |= getattr(root, "covers_everything", False)
+            self.graph.add(graph)
             self._done -= pending.keys()
-            if self.scratch is not None:
-                for task_id in pending:
+            for task_id, runnable in pending.items():
+                task = graph.tasks.get(task_id)
+                if isinstance(task, SlurmTask):
+                    self._jobs.add(task_id)
+                (self._open if runnable else self.failed).add(task_id)
+                if not isinstance(task, WrapperTask):  # which reads nothing
+                    for need in graph.needs.get(task_id, ()):
+                        self._consumers[need].add(task_id)
+                if self.scratch is not None:
                     self.scratch.note(task_id, is_left=True)
-
-    def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        self.graph.add(graph)
-        for task_id, runnable in pending.items():
-            if isinstance(graph.tasks.get(task_id), SlurmTask):
-                self._jobs.add(task_id)
-            (self._open if runnable else self.failed).add(task_id)
-            if not isinstance(graph.tasks.get(task_id), WrapperTask):  # which reads nothing
-                for need in graph.needs.get(task_id, ()):
-                    self._consumers[need].add(task_id)
 
     def use_a_try(self, task: Task) -> bool:
         """Count a try of `task`, which found an input gone or replaced; return whether it may try again."""

@@ -212,10 +212,7 @@ class EspoWorker(luigi.worker.Worker):
             succeeded = self._announce(task) if self._is_running else super().add(task, multiprocess, processes)
         announced = self._add_task_history[known:]
         pending = {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
-        if self._is_running:
-            self._run_of_tasks.add_again(graph, pending)
-        else:
-            self._run_of_tasks.add(graph, pending)
+        self._run_of_tasks.add(graph, pending, again=self._is_running)
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:

@@ -111,7 +111,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     for made in user.requires():
         run.ended(made, None, 1.0)
     assert [run.use_a_try(user) for _ in range(4)] == [True, True, True, False]
-    run.add_again(Graph([user], check=True), {user.requires()[0].task_id: True})
+    run.add(Graph([user], check=True), {user.requires()[0].task_id: True}, again=True)
     run.ended(user.requires()[0], None, 1.0)
     run.ended(user, None, 1.0)
     told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]

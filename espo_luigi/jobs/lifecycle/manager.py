@@ -378,7 +378,7 @@ class JobManager:
             self._cancel(job, decided)
         elif decided.record is not None:
             self._again(job, decided)
-        if queued_again and not self._bundles.needs_job(former):
+        if queued_again and decided.record is not None and not self._bundles.needs_job(former):
             job_id = str(former.job_id)
             logger.warning("%s: queued again after it failed for good: cancelling job %s", former.name, job_id)
             self._requeued.append(job_id)

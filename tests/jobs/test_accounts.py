@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from job_work import Work
-from luigi.configuration import LuigiConfigParser
 from real_clusters import MIB, failure_of, job_id_of, running, success_of
 from throwaway_daemons import eventually
 
-from espo_luigi.driver.settings.espo import power
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.causes import Cause
-from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage
@@ -166,32 +162,3 @@ def test_the_commands_ask_for_many_jobs_at_once() -> None:
     many = [str(number) for number in range(1, 20_000)]
     assert len(slurm.usage(many, [])) < 10
     assert len(sge.usage(many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1
-
-
-# 10 core-hours at 12 W are 0.12 kWh; 3.6 MJ are 1 kWh.
-KWH = 3.6e6
-
-
-@pytest.mark.parametrize(
-    ("core_hours", "joules", "text"),
-    [
-        (10.0, 0.0, "about 0.12 kWh (estimate: 12 W a CPU)"),
-        (0.0, 2 * KWH, "2 kWh (measured by the scheduler)"),
-        (100.0, 2 * KWH, "about 3.2 kWh (2 kWh measured by the scheduler, the rest an estimate: 12 W a CPU)"),
-        (1.0, 0.0, "about 12 Wh (estimate: 12 W a CPU)"),
-        (100_000.0, 0.0, "about 1,200 kWh (estimate: 12 W a CPU)"),
-    ],
-)
-def test_the_words_say_whether_energy_was_measured(core_hours: float, joules: float, text: str) -> None:
-    assert in_words(Power(12.0), core_hours, joules) == text
-
-
-def test_co2_is_told_where_a_factor_is_given() -> None:
-    assert in_words(Power(12.0, 30.0), 1000.0).endswith(", 0.36 kg of CO2 at 30 g/kWh")
-    assert "CO2" not in in_words(Power(12.0), 1000.0)
-
-
-def test_a_negative_power_is_refused(own_settings: LuigiConfigParser) -> None:
-    own_settings.set("espo", "watts_per_cpu", "-1")
-    with pytest.raises(ConfigurationError, match=r"watts_per_cpu = -1; expected a number from 0 up"):
-        power()

@@ -1,4 +1,4 @@
-"""The usage of jobs in schedulers' accounting: read from text, asked of a real Slurm, and told as energy and CO2."""
+"""The usage of jobs in schedulers' accounting: read from text, and asked of a real Slurm."""
 
 from __future__ import annotations
 

@@ -63,6 +63,8 @@ def give_usual_settings(content: Content) -> list[str]:
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
                     having, limited = [*having, name], [*limited, *_limited(content, [name])]
+                elif of:  # a package's method, which may need nothing
+                    adjusted[name] = {"training_args": {}, "adjusting_args": {}, **how}
     for name in limited:
         where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
         put(content, (*where.split("."), "limit_var", name), _LIMITED[name])

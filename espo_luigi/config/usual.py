@@ -49,26 +49,33 @@ def give_usual_settings(content: Content) -> list[str]:
                 adjusted[name] = _laid_over(_together(content, how), how)
                 having, limited = [*having, name], [*limited, *_limited(content, _names(how))]
             elif isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
-                of, _, method = str(how.get("method") or _METHODS[0]).rpartition(".")
-                method = _METHODS[0] if (of, method) == ("", "dqm") else method
-                if of in ("", "xsdba", "dqm") and method in _METHODS:
-                    # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
-                    rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
-                    usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
-                    for _, adjust in mappings(_laid_over(usual, rest), "adjusting_args.xclim_adjust_args"):
-                        if how.get("engine") == "xsdba" or why_no_kernels(method, adjust):
-                            # xsdba has no nearest_quantile.
-                            usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
-                    if method == _METHODS[1] and _long_enough(content, how):
-                        usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
-                    adjusted[name] = _laid_over(usual, rest)
+                if (laid := _alone(content, name, how)) is not None:
+                    adjusted[name] = laid
                     having, limited = [*having, name], [*limited, *_limited(content, [name])]
-                elif of:  # a package's method, which may need nothing
+                elif how.get("method"):  # a package's, which may need nothing
                     adjusted[name] = {"training_args": {}, "adjusting_args": {}, **how}
     for name in limited:
         where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
         put(content, (*where.split("."), "limit_var", name), _LIMITED[name])
     return having
+
+
+def _alone(content: Content, name: str, how: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what is given of a variable over the usual settings of its method; None for a method without any."""
+    of, _, method = str(how.get("method") or _METHODS[0]).rpartition(".")
+    method = _METHODS[0] if (of, method) == ("", "dqm") else method
+    if of not in ("", "xsdba", "dqm") or method not in _METHODS:
+        return None
+    # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
+    rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
+    usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
+    for _, adjust in mappings(_laid_over(usual, rest), "adjusting_args.xclim_adjust_args"):
+        if how.get("engine") == "xsdba" or why_no_kernels(method, adjust):
+            # xsdba has no nearest_quantile.
+            usual["adjusting_args"]["xclim_adjust_args"]["interp"] = "nearest"
+    if method == _METHODS[1] and _long_enough(content, how):
+        usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
+    return _laid_over(usual, rest)
 
 
 def _limited(content: Content, names: list[str]) -> list[str]:

@@ -99,4 +99,4 @@ def test_attributes_say_what_was_done(over: Any) -> None:
 def test_a_packages_method_needs_no_null_for_the_former_methods_settings(over: Any) -> None:
     config = over(f"biasadjust: {{variables: {{{EACH}, pr: {{method: ibicus.ISIMIP, {OWN}}}}}}}")
     how = config.biasadjust.variables["pr"]
-    assert (how.name, how.training_args.arguments()["period"]) == ("ibicus.ISIMIP", ["1991", "2020"])
+    assert (how.name, how.training_args.arguments()["period"]) == ("ibicus.ISIMIP", ("1991", "2020"))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from espo_luigi.methods.base import DEFAULT_METHOD
-from espo_luigi.science.units import threshold_in
 from espo_luigi.science.variables import Variable
 
 # Those of xsdba's methods that the usual settings suit.
@@ -64,4 +63,6 @@ def _text(number: float, known: Variable) -> str:
 
 def threshold_of(number: float, known: Variable) -> str:
     """Return a threshold with its unit, as reports show the variable."""
+    from espo_luigi.science.units import threshold_in  # a configuration is loaded without xarray
+
     return f"{threshold_in(f'{number!r} {known.units}', known.shown_units):.6g} {known.shown_units}"

@@ -115,7 +115,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
 def domain_means(ds: xr.Dataset) -> xr.Dataset:
     """Return the means over all cells (of `members`, the most), weighted by areas, along `region` of one; lazy."""
     horizontal = horizontal_of(ds, "grid")
-    areas = np.nan_to_num(cells_of(horizontal.grid).areas().reshape(horizontal.grid.shape))
+    areas = np.nan_to_num(cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape))
     weights = xr.DataArray(areas, dims=horizontal.dims)
     means = means_of(ds, lambda one: one.weighted(weights).mean(horizontal.dims, keep_attrs=True))
     most = {name: ds[name].max(horizontal.dims) for name in ds if name == "members"}

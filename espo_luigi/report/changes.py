@@ -299,7 +299,9 @@ def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list
     title = f"{one.indicator}: changes {at}, over simulations"
     options = {"title": title, "others": others}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
-    warned = [Warned(f"No simulation has a value at {', '.join(lacking)}.")] if lacking else []
+    absent = str(one.maps.attrs.get("warming_level_absent", "")) if one.maps is not None else ""
+    why = f" Levels that simulations lack: {absent}." if absent else ""
+    warned = [Warned(f"No simulation has a value at {', '.join(lacking)}.{why}")] if lacking else []
     name = f"{one.file}.nc"
     told = Text(f"The numbers of these maps are {', '.join(one.names)} of {one.of.ensemble}.")
     link = Link(f"The numbers of these maps, NetCDF: {name}", name) if name in numbers else told

@@ -23,7 +23,6 @@ from espo_luigi.audit.sample import Audit
 from espo_luigi.audit.validate import Validation
 from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
-from espo_luigi.config.usual import threshold_of
 from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, SiteKeys, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import WORKER_KEYS
@@ -34,6 +33,7 @@ from espo_luigi.jobs.lifecycle.policy import GROWTH
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
 from espo_luigi.methods.base import METHODS
+from espo_luigi.methods.usual import threshold_of
 from espo_luigi.methods.xsdba import AdjustArguments, TrainArguments, arguments_of
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson

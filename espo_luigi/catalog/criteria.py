@@ -41,11 +41,13 @@ _OF_A_GRID = ("mip_era", "source", "domain", "processing_level", "bias_adjust_pr
 """The columns that must agree where both rows have them."""
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return the values of a criterion, which may be a single one."""
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
 
 
-def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
+def holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
+    """Whether a row's cell fits a wanted value."""
     if column == "variable":
         return any(str(value) in asset.variables for value in values)
     cell = asset.columns.get(column)
@@ -54,7 +56,7 @@ def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
 
 def fits(asset: Asset, criteria: Mapping[str, Any]) -> bool:
     """Whether a row has a wanted value in every column that the criteria name."""
-    return all(_holds(asset, column, _as_list(value)) for column, value in criteria.items())
+    return all(holds(asset, column, as_list(value)) for column, value in criteria.items())
 
 
 def _is_unknown(asset: Asset, column: str) -> bool:
@@ -80,7 +82,7 @@ def _equal(cell: str | None, value: Any) -> bool:
 
 def _checked(assets: Sequence[Asset], column: str, value: Any) -> list[Any]:
     """Return the values of a criterion, all of which can be compared with cells."""
-    values = _as_list(value)
+    values = as_list(value)
     known = {name for asset in assets for name in asset.columns} | {*COLUMNS, *CMIP7_COLUMNS}
     if column not in known:
         hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
@@ -121,7 +123,7 @@ def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]
     """Return the rows that no exclusion fits, noting counts in `trail`; raises `CatalogError` if none is left."""
     for column, value in exclusions.items():
         values = _checked(assets, column, value)
-        kept = [asset for asset in assets if not _holds(asset, column, values)]
+        kept = [asset for asset in assets if not holds(asset, column, values)]
         trail.append(f"{len(kept)} without {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} other than {listed(values)}", trail)
         assets = kept
@@ -137,10 +139,10 @@ def select(
     """
     for column, value in criteria.items():
         values = _checked(assets, column, value)
-        kept = [asset for asset in assets if _holds(asset, column, values) or _is_unknown(asset, column)]
+        kept = [asset for asset in assets if holds(asset, column, values) or _is_unknown(asset, column)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
-        absent = [v for v in values if v not in joined and not any(_holds(row, column, [v]) for row in kept)]
+        absent = [v for v in values if v not in joined and not any(holds(row, column, [v]) for row in kept)]
         if absent:
             others = [known for known in values_of(assets, column) if not any(_equal(known, value) for value in values)]
             message = "the search finds nothing with %s = %s, and goes on without.%s"
@@ -154,12 +156,12 @@ def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclus
 
     Versions and paths that criteria or exclusions leave out do not count.
     """
-    wanted = _as_list(criteria["version"]) if "version" in criteria else None
-    without = {column: _as_list(exclusions[column]) for column in ("version", "path") if column in exclusions}
+    wanted = as_list(criteria["version"]) if "version" in criteria else None
+    without = {column: as_list(exclusions[column]) for column in ("version", "path") if column in exclusions}
     datasets: dict[tuple[object, ...], dict[str, list[Asset]]] = {}
     for asset in assets:
-        counts = wanted is None or _holds(asset, "version", wanted)
-        if asset.is_cmip7 and counts and not any(_holds(asset, column, values) for column, values in without.items()):
+        counts = wanted is None or holds(asset, "version", wanted)
+        if asset.is_cmip7 and counts and not any(holds(asset, column, values) for column, values in without.items()):
             same = tuple(asset.columns.get(column, "") for column in _OF_A_DATASET)
             versions = datasets.setdefault((asset.variables, *same), {})
             versions.setdefault(asset.columns.get("version", ""), []).append(asset)

@@ -17,10 +17,12 @@ from typing import Any
 from espo_luigi.catalog.criteria import (
     FIXED,
     Period,
+    as_list,
     as_periods,
     choose_field,
     covering,
     exclude,
+    holds,
     listed,
     newest_versions,
     overlaps,
@@ -157,6 +159,7 @@ class Catalog:
         allow_conversion: bool = True,
         match_hist_and_fut: bool = False,
         most_members: int | None = None,
+        allow_missing: bool = False,
         tell_dropped: Callable[[str, str, Mapping[str, str]], None] = warn_of_dropped,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
@@ -189,6 +192,8 @@ class Catalog:
             their own files cover the periods.
         most_members : int, optional
             Keeps the first so many members, in natural order, of datasets that differ by member only.
+        allow_missing : bool
+            Whether to go on without a wanted experiment of which nothing is found.
         tell_dropped : callable
             Gets the id of each dropped dataset, the reason, and the columns of its first row; by default a warning.
 
@@ -200,8 +205,8 @@ class Catalog:
         Raises
         ------
         CatalogError
-            If nothing is found: with the number of rows after each step, and what values there are. If a row that the
-            search may want has a cell that cannot be used: with its file and line.
+            If nothing is found, or nothing of a wanted experiment: with the number of rows after each step, and what
+            values there are. If a row that the search may want has a cell that cannot be used: with its file and line.
         """
         faulty = _faults_of(self.assets)
         trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]
@@ -242,11 +247,33 @@ class Catalog:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
+        asked = [name for name in as_list(wanted.criteria.get("experiment", [])) if name not in joined]
+        if not allow_missing:
+            _refuse_missing(asked, kept, dropped, chosen, trail)
         if faulty:
             logger.warning("the search leaves out %s. It wants none of them.", _told(faulty))
         for name in kept.keys() & dispatched.doubts.keys():
             logger.warning("%s: %s.", name, dispatched.doubts[name])
         return kept
+
+
+def _refuse_missing(
+    experiments: Iterable[str],
+    found: Mapping[str, Match],
+    dropped: Mapping[str, str],
+    chosen: Sequence[Asset],
+    trail: Sequence[str],
+) -> None:
+    """Raise `CatalogError` if nothing is found of an experiment, with the reasons of what is dropped of it."""
+    there = [match.assets[0] for match in found.values()]
+    if absent := [name for name in experiments if not any(holds(row, "experiment", [name]) for row in there)]:
+        lost = dict.fromkeys(row.id for row in chosen if row.id in dropped and holds(row, "experiment", absent))
+        reasons = listed([f"{name}: {dropped[name]}" for name in lost]) or f"Rows: {'; '.join(trail)}"
+        raise CatalogError(
+            f"nothing found with experiment = {listed(absent)}, beside {len(found)} simulations of others. {reasons}. "
+            "Add the files to the catalogue, take the experiment out of other_search_criteria, or write "
+            "`allow_missing: true` into search_data_catalogs."
+        )
 
 
 def _faults_of(assets: Iterable[Asset]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,6 +33,7 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     Section,
+    enumerated,
     file_name_part,
 )
 from espo_luigi.methods.base import METHODS, TOGETHER, Engine, Method, method_named, problem
@@ -159,6 +160,36 @@ class VariableAdjustment(Section):
         """The method."""
         return method_named(self.name, self.engine)
 
+    @property
+    def in_words(self) -> str:
+        """The method with its sample, quantiles, trend and windows of years, for the attributes of products."""
+        training, adjusting = self.training_args.arguments(), self.adjusting_args.arguments()
+        given, further = training.get("xclim_train_args", {}), adjusting.get("xclim_adjust_args", {})
+        short = self.name.removeprefix("dqm.")
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", short).lower() if short in METHODS else self.name
+        quantiles = given.get("nquantiles", training.get("nquantiles"))
+        details = [
+            _sample(training.get("group")),
+            f"{len(quantiles) if isinstance(quantiles, list) else quantiles} quantiles" if quantiles else "",
+        ]
+        details += [_TRENDS.get(name, name) for name in further.get("detrend") or ()]
+        if years := adjusting.get("moving_yearly_window"):
+            details.append(f"windows of {years['window']} years")
+        return f"{words} ({', '.join(filter(None, details))})" if any(details) else words
+
+
+_TRENDS = {"LoessDetrend": "LOESS trend", "PolyDetrend": "polynomial trend", "NoDetrend": "no trend"}
+
+
+def _sample(group: Any) -> str:
+    """Return the days that are a sample, in words; "" for all days."""
+    name, window = (group.get("group"), group.get("window", 1)) if isinstance(group, Mapping) else (group, 1)
+    if name == "time.dayofyear":
+        return f"{window}-day window around each day of the year"
+    if name == "5D":
+        return f"{5 * window}-day window around each five days"
+    return f"each {name.removeprefix('time.')}" if name in ("time.month", "time.season") else ""
+
 
 class BiasAdjust(Section):
     """Section `biasadjust`."""
@@ -186,6 +217,17 @@ class BiasAdjust(Section):
     def adjusted(self) -> tuple[str, ...]:
         """The variables that are adjusted, alone or in a group."""
         return tuple(self.variables_of(self.variables))
+
+    @property
+    def in_words(self) -> str:
+        """The methods, each with the variables that it adjusts if there are several methods, or groups."""
+        ways = defaultdict[str, list[str]](list)
+        for name, how in self.variables.items():
+            together = how.variables and f"{enumerated(how.variables)} together"
+            ways[how.in_words].append(together or name)
+        if len(ways) == 1 and not self.together:
+            return next(iter(ways))
+        return ", and by ".join(f"{way} of {enumerated(names)}" for way, names in ways.items())
 
     @property
     def together(self) -> dict[str, tuple[str, ...]]:
@@ -234,7 +276,7 @@ class XscenCleanUp(_CleanUpOfVariables):
         default={},
         description=(
             "attributes by variable; `global` for the dataset. Texts may hold {reference}, {period}, {first}, {last}, "
-            "{institution}, {project} and {version}"
+            "{adjustment} (the methods), {adjusted} (the variables), {institution}, {project} and {version}"
         ),
     )
 

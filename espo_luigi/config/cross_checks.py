@@ -23,6 +23,8 @@ from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
 
+# The projects of the configurations that `espo init` copies.
+_ORIGINALS = ("ESPO-G6", "ESPO")
 _SUFFIX = "_nodup"
 _CASCADE = "regrid.regrid_dataset.intermediate_grids"
 
@@ -39,6 +41,7 @@ def checked(config: RunConfig) -> RunConfig:
     """
     for name, own in config.own_variables.items():
         own.checked(name)
+    _check_project(config)
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
@@ -55,6 +58,19 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config)})
+
+
+def _check_project(config: RunConfig) -> None:
+    """Check that a copy of what the package holds, under an own project's name, does not claim to be the original."""
+    name = config.project.name if config.project else None
+    for key, how in config.biasadjust.variables.items():
+        original = how.adjusting_args.bias_adjust_project
+        if name and original in _ORIGINALS and not name.startswith(original):
+            raise ConfigurationError(
+                f"`biasadjust.variables.{key}.adjusting_args.bias_adjust_project`: got {original}, and `project.name` "
+                f"is {name}: products would name another project than their own. Give your own project, and your own "
+                "`bias_adjust_institution`, or null."
+            )
 
 
 def _check_pieces(config: RunConfig) -> None:

@@ -34,9 +34,13 @@ from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
+from espo_luigi.methods.base import DEFAULT_METHOD, AdjustingSection
 
 logger = logging.getLogger(__name__)
 _MOST_BASES = 20
+_VARIABLES = "biasadjust.variables"
+# Whose products are, as their attributes tell.
+_MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 
 SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
 SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *OTHER_SECTIONS)
@@ -135,6 +139,8 @@ def merged(paths: Iterable[Path]) -> tuple[Content, dict[KeyPath, KeyPath], Mapp
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."
             )
+        _refuse_inherited_makers(own, content, path)
+        _drop_settings_of_other_methods(own, content)
         content = merge(content, own)
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
@@ -142,6 +148,55 @@ def merged(paths: Iterable[Path]) -> tuple[Content, dict[KeyPath, KeyPath], Mapp
         places |= file.places
     content = {section: value for section, value in content.items() if value is not None}
     return content, {**written, **COPIED}, places, [file.path for file in read.values()]
+
+
+def _refuse_inherited_makers(own: Content, before: Content, path: Path) -> None:
+    """Raise if a file with a project, a method or a variable of its own leaves who adjusts to the files before it."""
+    inherited, adjusted = _variables(before), _variables(own)
+    projects = [
+        name for one in (own, before) for _, project in mappings(one, "project") for name in [project.get("name")]
+    ]
+    changed = ["project.name"] if len(projects) == 2 and projects[0] not in (None, projects[1]) else []
+    for name, how in adjusted.items():
+        if how and (name not in inherited or _method(how) not in ("", _method(inherited[name]))):
+            changed.append(f"{_VARIABLES}.{name}")
+    for name, how in inherited.items() if changed else ():
+        mine = adjusted.get(name, {})
+        given, older = ({**(one or {}).get("adjusting_args", {})} for one in (mine, how))
+        left = [key for key in _MAKERS if older.get(key) and key not in given]
+        if mine is not None and left:
+            raise ConfigurationError(
+                f"{path}: `{_VARIABLES}.{name}.adjusting_args.{left[0]}`: got {older[left[0]]!r} of a file before this "
+                f"one, which has its own `{changed[0]}`; products would name whose they are not. Give "
+                f"{' and '.join(_MAKERS)} of each variable here, or null."
+            )
+
+
+def _drop_settings_of_other_methods(own: Content, before: Content) -> None:
+    """Take settings of a variable's method away where a later file names another, whose usual settings it takes."""
+    adjusted, inherited = _variables(own), _variables(before)
+    for name in adjusted.keys() & inherited.keys():
+        how, old = adjusted[name], inherited[name]
+        if not how or not old or {"training_args", "variables"} & {*how}:
+            continue
+        if _method(how) not in ("", _method(old) or DEFAULT_METHOD):
+            old.pop("training_args", None)
+            if given := old.get("adjusting_args"):
+                old["adjusting_args"] = {key: given[key] for key in given if key in AdjustingSection.model_fields}
+
+
+def _variables(content: Content) -> dict[str, Content | None]:
+    """Return what a file gives of each variable's adjustment; what is no mapping is told of when all is validated."""
+    ((_, adjusted),) = mappings(content, _VARIABLES) or [((), {})]
+    return {name: how for name, how in adjusted.items() if how is None or isinstance(how, dict)}
+
+
+def _method(how: Content | None) -> str:
+    """Return the name of the method that a section names; "" if it names none."""
+    how = how or {}
+    training = how.get("training_args")
+    name = how.get("method") or (training.get("method") if isinstance(training, dict) else None)
+    return str(name or "").removeprefix("xsdba.").removeprefix("dqm.")
 
 
 def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, ...] = ()) -> None:

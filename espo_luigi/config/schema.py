@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -27,10 +28,19 @@ from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.usual import NEWEST, Usual
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.fields import AnyMapping, ByFileName, OmitDefault, Section, filled
+from espo_luigi.fields import AnyMapping, ByFileName, OmitDefault, Section, enumerated, filled
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, inputs_of
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
+
+# The width of lines of attributes with what was done.
+_LINE = 82
+_OF_RANGE = "tasmin is the adjusted tasmax minus the adjusted dtr"
+_MADE_CONSISTENT: Mapping[Consistency, str] = {
+    "derived": _OF_RANGE,
+    "swap": "tasmax and tasmin are exchanged where they cross",
+    "dqm-dtr": _OF_RANGE,
+}
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -206,7 +216,23 @@ class RunConfig(Section):
             "version": project.version,
         }
         known = {name: value for name, value in fields.items() if value}
-        return {name: {key: filled(value, known) for key, value in attrs.items()} for name, attrs in attributes.items()}
+        done = {"adjustment": self.biasadjust.in_words, "adjusted": self._adjusted_in_words}
+
+        def text(value: Any) -> Any:
+            if isinstance(value, str) and (with_done := filled(value, done)) != value:
+                paragraphs = (textwrap.fill(one, _LINE) for one in with_done.rstrip().split("\n\n"))
+                value = "\n\n".join(paragraphs) + value[len(value.rstrip()) :]
+            return filled(value, known)
+
+        return {name: {key: text(value) for key, value in attrs.items()} for name, attrs in attributes.items()}
+
+    @property
+    def _adjusted_in_words(self) -> str:
+        """The adjusted variables, and how the others are made of them."""
+        adjusted = sorted(self.biasadjust.adjusted, key=list(self.table).index)
+        made = [_MADE_CONSISTENT[self.consistency]] if self.consistency else []
+        made += [f"{name} is derived from {enumerated(inputs)}" for name, inputs in self.derived.items() if inputs]
+        return "; ".join([enumerated(adjusted), *made])
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -71,6 +71,10 @@ class SearchDataCatalogs(Section):
         default=None, description="unwanted values of catalogue columns, written like wanted values"
     )
 
+    allow_missing: bool = OmitDefault(
+        "go on without an experiment of which no simulation is found; a single source may be missing in any case", False
+    )
+
     @property
     def most_members(self) -> int | None:
         """How many members of a model and experiment are kept; None if all are."""

@@ -19,7 +19,19 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods.base import DEFAULT_METHOD, Array, Engine, Method, Setup, Step, checked, method_named
+from espo_luigi.methods.base import (
+    DEFAULT_METHOD,
+    AdjustingSection,
+    Array,
+    Engine,
+    Method,
+    Setup,
+    Step,
+    TrainingSection,
+    checked,
+    method_named,
+)
+from espo_luigi.methods.usual import USUAL_METHODS, usual_settings, year_windows
 from espo_luigi.science.attributes import MARKS, TREATED
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
 from espo_luigi.science.chunks import (
@@ -34,6 +46,7 @@ from espo_luigi.science.chunks import (
 )
 from espo_luigi.science.periods import AlignOn, each_period
 from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.variables import VARIABLES
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +65,7 @@ def train(
     *,
     method: str = DEFAULT_METHOD,
     engine: Engine = "auto",
-    maximal_calendar: str = "noleap",
+    maximal_calendar: str | None = None,
     seed: str | None = None,
     first_cell: int | np.ndarray = 0,
     **arguments: Any,
@@ -60,9 +73,9 @@ def train(
     """Train an adjustment of `historical` towards `reference` over a period.
 
     Both series are daily, with `time` and the same cells (`loc`, lat and lon, any dimensions, or none), numpy- or
-    Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`; units
-    are the reference's. The result has the method's arrays, with the cells' dimensions first; its attribute
-    `espo_luigi_training` says how it was made.
+    Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`, which
+    is the reference's by default; units are the reference's. The result has the method's arrays, with the cells'
+    dimensions first; its attribute `espo_luigi_training` says how it was made.
 
     A historical series with the dimension `realization` is a pool of members. Methods that adjust several variables
     together take datasets.
@@ -80,7 +93,8 @@ def train(
         Place of the first cell in the domain, so that a slice draws what the whole domain would draw there. For cells
         apart from each other: of each, how many cells that are left out lie before it.
     **arguments
-        Those of `training_args`: `period` (first and last year, both included), and the method's own.
+        Those of `training_args`: `period` (first and last year, both included; the common years by default), and the
+        method's own. Without any, they are the usual settings of the variable that `reference` is named after.
 
     Raises
     ------
@@ -90,9 +104,14 @@ def train(
         If an argument is unknown or contradicts another.
     """
     named = method_named(method, engine)
-    section = checked(named.Training, arguments, "training_args")
     _check_kind(named, reference, historical)
+    usual = None if {*arguments} - {*TrainingSection.model_fields} else _usual_name(reference, method)
+    of_variable = usual_settings(VARIABLES[usual], method, pooled=False)["training_args"] if usual else {}
+    years = [one.indexes["time"].year for one in (reference, historical)]
+    period = (str(max(one[0] for one in years)), str(min(one[-1] for one in years)))
+    section = checked(named.Training, {"period": period, **of_variable, **arguments}, "training_args")
     units = _units(reference)
+    maximal_calendar = maximal_calendar or calendar_of(reference)
     calendar = minimum_calendar(calendar_of(historical), maximal_calendar)
     calibration = _calibration(reference, historical, section.arguments(), calendar, units)
     known, simulated = calibration.values()
@@ -122,7 +141,7 @@ def train(
         "units": units,
         "maximal_calendar": maximal_calendar,
         "seed": setup.seed,
-    }
+    } | ({"usual": usual} if usual else {})
     return made.assign_attrs(chosen.attributes(setup)).assign_attrs({ATTRIBUTE: json.dumps(told)})
 
 
@@ -153,8 +172,8 @@ def adjust_and_count(
     maximal_calendar
         By default the training's.
     **arguments
-        All others: those of `adjusting_args`, with `periods` (a pair of years, both included, or a list of pairs), and
-        the method's own.
+        All others: those of `adjusting_args`, with `periods` (a pair of years, both included, or a list of pairs; all
+        years by default), and the method's own. Without any, they are the usual settings, if the training's are.
 
     Raises
     ------
@@ -244,6 +263,13 @@ class _Job:
             told = _told(training)
         named = method_named(told["method"], engine)
         _check_kind(named, simulation)
+        years = simulation.indexes["time"].year
+        arguments = {"periods": [(str(years[0]), str(years[-1]))], **arguments}
+        if "usual" in told and not {*arguments} - {*AdjustingSection.model_fields}:
+            usual = usual_settings(VARIABLES[told["usual"]], told["method"], pooled=False)["adjusting_args"]
+            if told["method"] != DEFAULT_METHOD:
+                usual |= year_windows(each_period(arguments["periods"]))
+            arguments = usual | arguments
         if named.trains and training is None:
             raise ConfigurationError(f"method {named.name} adjusts with a training; expected what `train` returns.")
         if named.needs_reference_to_adjust and reference is None:
@@ -406,6 +432,18 @@ def _each(data: Series, names: Iterable[str] | None = None) -> dict[str, xr.Data
     if isinstance(data, xr.DataArray):
         return {str(data.name): data}
     return {str(name): data[name] for name in (data.data_vars if names is None else names)}
+
+
+def _usual_name(reference: Series, method: str) -> str | None:
+    """Return the variable whose usual settings a training without arguments takes; None of a method without any."""
+    if isinstance(reference, xr.Dataset) or method not in USUAL_METHODS:
+        return None
+    if (name := str(reference.name)) not in VARIABLES:
+        raise ConfigurationError(
+            f"the reference's name is {name}, and nothing says how it is trained; expected a variable with usual "
+            f"settings ({', '.join(VARIABLES)}), or arguments such as group."
+        )
+    return name
 
 
 def _units(data: Series) -> dict[str, str]:

@@ -115,7 +115,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
 def domain_means(ds: xr.Dataset) -> xr.Dataset:
     """Return the means over all cells (of `members`, the most), weighted by areas, along `region` of one; lazy."""
     horizontal = horizontal_of(ds, "grid")
-    areas = np.nan_to_num(cells_of(horizontal.grid).areas().reshape(horizontal.grid.shape))
+    areas = np.nan_to_num(cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape))
     weights = xr.DataArray(areas, dims=horizontal.dims)
     means = means_of(ds, lambda one: one.weighted(weights).mean(horizontal.dims, keep_attrs=True))
     most = {name: ds[name].max(horizontal.dims) for name in ds if name == "members"}
@@ -299,7 +299,9 @@ def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list
     title = f"{one.indicator}: changes {at}, over simulations"
     options = {"title": title, "others": others}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
-    warned = [Warned(f"No simulation has a value at {', '.join(lacking)}.")] if lacking else []
+    absent = str(one.maps.attrs.get("warming_level_absent", "")) if one.maps is not None else ""
+    why = f" Levels that simulations lack: {absent}." if absent else ""
+    warned = [Warned(f"No simulation has a value at {', '.join(lacking)}.{why}")] if lacking else []
     name = f"{one.file}.nc"
     told = Text(f"The numbers of these maps are {', '.join(one.names)} of {one.of.ensemble}.")
     link = Link(f"The numbers of these maps, NetCDF: {name}", name) if name in numbers else told

@@ -8,7 +8,7 @@ no cell between the last and the first longitude, and none over a pole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,14 +89,25 @@ class Grid:
         """Cartesian coordinates of every point, (size, 3)."""
         return unit_vectors(*self.coordinates()).reshape(-1, 3)
 
-    def largest_steps(self) -> tuple[float, float]:
-        """Largest steps between neighbours in latitude and longitude, in degrees; it has 2 points each way.
+    def with_square_cells(self) -> Grid:
+        """The grid, whose cells are squares if it has a single row or column, and so no widths of its own."""
+        if self.layout != "rectilinear" or self.bounds is not None or min(self.shape) > 1:
+            return self
+        axes = zip((self.lat, np.unwrap(self.lon, period=360)), self.largest_steps(), strict=True)
+        edges = [edges_of(axis) if axis.size > 1 else axis + np.array([-step, step]) / 2 for axis, step in axes]
+        lat, lon = (np.stack([edge[:-1], edge[1:]], axis=1) for edge in edges)
+        return replace(self, bounds=(lat, lon))
 
-        A curvilinear grid has one for both: degrees of a great circle.
+    def largest_steps(self) -> tuple[float, float]:
+        """Largest steps between neighbours in latitude and longitude, in degrees.
+
+        A single row or column has the other axis' step, and a single point one degree. A curvilinear grid has one for
+        both: degrees of a great circle; it has 2 points each way.
         """
         if self.layout == "rectilinear":
-            lon = np.unwrap(self.lon, period=360)
-            return float(np.abs(np.diff(self.lat)).max()), float(np.abs(np.diff(lon)).max())
+            axes = (self.lat, np.unwrap(self.lon, period=360))
+            steps = [float(np.abs(np.diff(axis)).max(initial=0)) for axis in axes]
+            return steps[0] or steps[1] or 1.0, steps[1] or steps[0] or 1.0
         step = float(np.rad2deg(2 * np.arcsin(_longest_chord(self) / 2)))
         return step, step
 

@@ -12,11 +12,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
-from espo_luigi.config.usual import threshold_of
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
+from espo_luigi.methods.usual import threshold_of
 from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.attributes import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes

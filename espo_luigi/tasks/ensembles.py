@@ -255,9 +255,9 @@ class Ensemble(EnsembleTask):
         label = "_".join(self.context.fields[name] for name in ("ref_source", "domain"))
         attrs = {"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}
         if self.product == "warming_levels":
-            named = zip(made.attrs["ensemble_members"].split("; "), members, strict=True)
-            years = [f"{name}: {text}" for name, ds in named if (text := ds.attrs.get("warming_level_years"))]
-            attrs["warming_level_years"] = "; ".join(years)
+            named = [*zip(made.attrs["ensemble_members"].split("; "), members, strict=True)]
+            for key in ("warming_level_years", "warming_level_absent"):
+                attrs[key] = "; ".join(f"{name}: {text}" for name, ds in named if (text := ds.attrs.get(key)))
         return self.described(made.assign_attrs(attrs))
 
 

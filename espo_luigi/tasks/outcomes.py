@@ -205,10 +205,10 @@ def _years(period: Sequence[str]) -> tuple[int, int]:
 
 
 def warming(run: RunContext, *sim_ids: str) -> Warming:
-    """Return the years of each level of simulations."""
+    """Return the years of each level of simulations; levels in years that the scenarios lack are absent."""
     section = run.needed("warming_levels")
-    source = section.tas_src
-    return reaching(
+    source, (first, last) = section.tas_src, _years(run.config.custom.span)
+    found = reaching(
         {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
         section.wl,
         parse_global_means(read_bytes(source), str(source)) if source else global_means(),
@@ -216,6 +216,12 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
         window=section.window,
         any_member=section.ignore_member,
     )
+    for sim_id, periods in found.periods.items():
+        for level, period in list(periods.items()):
+            if period[0] < first or period[1] > last:
+                years = "{}-{}".format(*periods.pop(level))
+                found.absent[sim_id][level] = f"the period {years} is not in the data, which are of {first}-{last}"
+    return found
 
 
 def _check_levels(run: RunContext) -> None:
@@ -231,7 +237,7 @@ def _check_levels(run: RunContext) -> None:
         found = warming(run, *run.simulations)
     except (DataError, OSError) as error:
         raise ConfigurationError(f"`warming_levels.tas_src`: {error}") from error
-    reasons = [f"{sim_id}: {'; '.join(dict.fromkeys(why.values()))}" for sim_id, why in found.absent.items() if why]
+    reasons = [f"{sim_id}: {levels_in_words(why)}" for sim_id, why in found.absent.items() if why]
     if not any(found.periods.values()):
         raise ConfigurationError(
             f"`warming_levels`: no simulation reaches any of {', '.join(map(str, run.needed('warming_levels').wl))} K "
@@ -239,6 +245,14 @@ def _check_levels(run: RunContext) -> None:
         )
     for reason in reasons:
         logger.warning("Levels of warming of %s.", reason)
+
+
+def levels_in_words(absent: Mapping[float, str]) -> str:
+    """Return why levels of warming are absent, each reason once, after its levels."""
+    levels: dict[str, list[str]] = {}
+    for level, why in absent.items():
+        levels.setdefault(why, []).append(f"{level:g} K")
+    return "; ".join(f"{', '.join(of)}: {why}" for why, of in levels.items())
 
 
 class OutcomeTask(EspoTask):
@@ -440,7 +454,7 @@ class WarmingLevels(DeltaTask):
             made[levels[0]] = base.isel({HORIZON: 0}, drop=True).where(False)
         joined = join(made.values(), xr.Variable(LEVEL, list(made), _OF_LEVELS))
         years = "; ".join(f"{level:g} K: {first}-{last}" for level, (first, last) in periods.items() if level in made)
-        lacks = "; ".join(f"{level:g} K: {why}" for level, why in absent.items())
+        lacks = levels_in_words(absent)
         changes = self.change(joined, base, pool).reindex({LEVEL: list(levels)})
         return self.described(changes.assign_attrs(warming_level_years=years, warming_level_absent=lacks))
 

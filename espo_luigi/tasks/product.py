@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 # What a product takes from the table of variables.
 OF_THE_TABLE = ("units", "bounds", "standard_name", "long_name", "cell_methods")
 # The settings of a variable's adjustment that the attributes of the product may name.
-NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
+NAMED_IN_ATTRIBUTES = ("adjusting_args", "method", "training_args", "variables")
 # The largest block of CleanUp for each variable, and the largest of several chunks of time. 2572 cells took 22.5 s of
 # CPU and 1.2 GiB with 64 MB in time, 19.1 s and 0.55 GiB with 32 MB.
 BLOCK_BYTES = 64 * 1024**2

@@ -14,13 +14,13 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.config.usual import usual_settings
 from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import DEFAULT_METHOD
+from espo_luigi.methods.usual import usual_settings
 from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import display, grid, stack
 from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS

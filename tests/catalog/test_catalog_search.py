@@ -400,6 +400,18 @@ def test_of_several_wanted_values_those_that_no_row_has_are_named(
     assert said == [nothing.format("CanESM6, MRI.*") + " Did you mean CanESM5?", nothing.format("MIROC6A")]
 
 
+@pytest.mark.parametrize("rows_of_it", [[], [row("tasmax", experiment="ssp245")]])
+def test_an_experiment_without_any_simulation_is_refused_unless_it_may_be_missing(
+    tmp_path: Path, rows_of_it: list[dict[str, str]]
+) -> None:
+    rows, wanted = [*rows_of(), *rows_of_it], {"experiment": ["ssp585", "ssp245"]}
+    with pytest.raises(CatalogError, match=r"experiment = ssp245, beside 1 sim.*allow_missing") as error:
+        search(tmp_path, rows, other_search_criteria=wanted)
+    assert ("ssp245_r1i1p1f1_global: " in str(error.value)) == bool(rows_of_it)
+    found = search(tmp_path, rows, other_search_criteria=wanted, allow_missing=True)
+    assert [match.columns["experiment"] for match in found.values()] == ["ssp585"]
+
+
 def test_history_that_was_joined_to_futures_is_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = rows_of(experiment="historical", end="2004-12-31 00:00")
     rows = [*history, *rows_of(start="2005-01-01 00:00")]

@@ -93,9 +93,9 @@ def test_an_import_takes_the_files_that_luigi_cfg_names_and_overwrites_nothing(
     settings = Path("old/luigi.cfg")
     settings.write_text(settings.read_text().replace("config = config.yml", "config = mine.yml"))
     with Path("old/mine.yml").open("a") as file:
-        file.write("project: {name: Mine}\n")
+        file.write("project: {name: ESPO-Mine}\n")
     assert cli.main(["init", "new", "--import", "old"]) == 0
-    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.name == "Mine"
+    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.name == "ESPO-Mine"
     assert settings_of(Path("new/luigi.cfg"))["espo"] == settings_of(ROOT / "luigi.cfg")["espo"] | {
         "config": "config.yml paths.yml",
         "workdir": "espo-work",
@@ -148,14 +148,14 @@ def test_an_import_reads_luigi_cfg_as_a_run_does_and_replaces_the_names_of_the_f
         "[first]\nconfig = theirs.conf\n[espo]\nworkdir = w\nconfig = config.yml, paths.yml\n    'my own.yml'\n"
         "report = true\n[last]\nconfig = theirs.conf\n",
     )
-    Path("old/my own.yml").write_text("project: {name: Mine}\n")
+    Path("old/my own.yml").write_text("project: {version: 9}\n")
     assert cli.main(["init", "new", "--import", "old"]) == 0
     assert settings_of(Path("new/luigi.cfg")) == {
         "first": {"config": "theirs.conf"},
         "espo": {"workdir": "w", "config": "config.yml paths.yml", "report": "true"},
         "last": {"config": "theirs.conf"},
     }
-    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.name == "Mine"
+    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.version == "9"
 
 
 @pytest.mark.parametrize("name", ["nowhere.yml", "$NOT_SET/p.yml", "config.yml"])

@@ -36,6 +36,8 @@ def weigh(distance):
     return tricube(distance, 2.0)
 """
 RUN = """
+import logging, sys
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 from espo_luigi.methods.dqm.kernels.toy_kernels import weigh
 print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path)
 """
@@ -72,7 +74,9 @@ def said(process: subprocess.Popen[str]) -> tuple[float, int, Path]:
     """What the kernel returned, how often it was compiled, and where it is kept."""
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    value, compilations, folder = out.split()
+    *told, last = out.splitlines()
+    value, compilations, folder = last.split()
+    assert [line for line in told if "Compiling toy_kernels.weigh " in line] or compilations == "0"
     return float(value), int(compilations), Path(folder)
 
 

@@ -314,6 +314,10 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"aggregate": {"climatological_op": {"window": 50}}}, "climatological_op`: no window of 50 years"),
         ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
         (
+            {"warming_levels": {"wl": [3.0, 5.0], "tas_src": "warming.csv"}},
+            r"Demo-NoLeap_ssp585_r1i1p1f1_\w+: 5 K: stays below.*; 3 K: the period 2056-2075 is not in the data",
+        ),
+        (
             {"aggregate": {"climatological_op": {"window": 30, "min_periods": 25}}, "warming_levels": {}},
             "min_periods`: got 25, but warming_levels.window has 20 years",
         ),
@@ -332,6 +336,7 @@ def test_bad_input_is_named_before_anything_runs(
     late = {"indexer": {"date_bounds": ["07-31", "08-31"]}}
     july = {"realm": "atmos", "indicators": {"a": {"base": "tx_max", "parameters": late}}}
     (tmp_path / "july.yml").write_text(yaml.safe_dump(july))
+    table_of_warming(tmp_path)
     made(tmp_path, configured, **sections)
     with pytest.raises(ConfigurationError, match=message):
         check_outcomes(context())

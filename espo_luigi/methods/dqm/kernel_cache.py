@@ -7,6 +7,7 @@ import fcntl
 import functools
 import glob
 import hashlib
+import logging
 import os
 import random
 import re
@@ -23,12 +24,14 @@ from numba.core import caching
 
 from espo_luigi.files import make_private, open_own
 
+logger = logging.getLogger(__name__)
+
 _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
 _OF_MBCN = [os.path.join(os.path.dirname(__file__), os.pardir, "mbcn", name) for name in ("bins.py", "kernels.py")]
 _NAME = "kernels-"
 _FOLDER = re.compile(rf"{_NAME}[0-9a-f]{{16}}")
 # Longer than compiling takes; then whoever waits compiles for itself.
-_PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = 900.0
 _UNUSED_SECONDS = 30 * 86400.0
 
 
@@ -102,6 +105,7 @@ class KernelCache(caching.FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
+        self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         # Numba numbers the files by what it last read of the index. Where processes cannot wait for each other, two
         # may take the same number for arguments of different types, and later ones get wrong code without an error.
         self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{{number}}.{uuid.uuid4().hex[:16]}.nbc"
@@ -111,6 +115,7 @@ class KernelCache(caching.FunctionCache):
         self._turn.close()  # of a compilation that failed
         found = super().load_overload(sig, target_context)
         if found is None:
+            logger.info("Compiling %s for this kind of processor, once: it may take minutes.", self._name)
             self._turn = _take_turn(os.path.join(self.cache_path, f"{self._impl.filename_base}.lock"))
             found = super().load_overload(sig, target_context)
             if found is not None:

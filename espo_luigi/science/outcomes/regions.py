@@ -85,7 +85,7 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     """
     y, x = horizontal_dims(ds)
     horizontal = horizontal_of(ds, "grid")
-    cells, shape = cells_of(horizontal.grid), horizontal.grid.shape
+    cells, shape = cells_of(horizontal.grid.with_square_cells()), horizontal.grid.shape
     numbers = {name: da for name, da in ds.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"}
     on_grid = xr.Dataset(numbers).filter_by_attrs(flag_values=None)
     on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])

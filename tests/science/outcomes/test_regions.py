@@ -144,6 +144,16 @@ def test_a_point_has_the_values_of_its_nearest_cell_on_both_kinds_of_grids():
     ) == float(grid["t"][3, 5])
 
 
+@pytest.mark.parametrize(("lat", "lon"), [([52.5], [13.0, 13.25, 13.5]), ([52.25, 52.5], [13.25]), ([52.5], [13.25])])
+def test_a_domain_of_a_single_row_or_cell_has_its_point_and_its_box(lat, lon):
+    ds = regular(np.array(lat), np.array(lon))
+    cell = float(ds["t"].sel(lat=52.5, lon=13.25))
+    inside = Box((13.2, 13.3), (52.45, 52.55))
+    means = region_means(ds, {"town": Point(13.3, 52.52), "box": inside})
+    np.testing.assert_allclose(means["t"], [cell, cell], rtol=1e-12)
+    np.testing.assert_allclose(means["coverage"], 1)
+
+
 def test_cells_without_a_value_are_left_out_and_the_coverage_tells_of_the_sea():
     ds = regular(np.arange(40.0, 50), np.arange(10.0, 20), time=3).chunk(time=1)
     ds["t"] = ds["t"].where(ds["lon"] < 15)

@@ -138,7 +138,7 @@ def _parts(found: RunStatus, *, with_bars: bool = False, longest_name: int | Non
         bar = [ProgressBar(rule["total"], rule["done"], **_BAR)] if with_bars else []
         counts = [f"{rule['done']}/{rule['total']}", *(str(rule[column] or "-") for column in columns)]
         failed = Text(str(rule["failed"] or "-"), style="bold red" if rule["failed"] else "")
-        table.add_row(name, *bar, *counts, failed, cpu_time(rule["core_hours"]))
+        table.add_row(name, *bar, *counts, failed, cpu_time(rule.get("cpu_seconds", 0.0) / 3600))
     parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), table]
     parts += [_line(line, "dim") for line in found.folded]
     for title, lines in found.lists.items():

@@ -98,13 +98,13 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
     by_column = Counter(job["column"] for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
-    hours = sum(rule["core_hours"] for rule in rules)
+    hours, used = (sum(rule.get(name, 0.0) for rule in rules) for name in ("core_hours", "cpu_seconds"))
     left, refused = seconds_left(state, now), state.get("outcome") == "refused"
     parts = [
         f"{done} of {total} done" if total else f"nothing {'was started' if refused else 'to do'}",
         at_work,
         f"{failed} FAILED" if failed else "",
-        f"{cpu_time(hours)} of CPU time" if total else "",
+        f"{cpu_time(used / 3600)} of CPU time of {cpu_time(hours)} reserved" if total else "",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
     # The name comes last: it may be long, and a terminal may cut it.

@@ -44,7 +44,7 @@ from espo_luigi.driver.task_classes import (
 )
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
 from espo_luigi.jobs.keys import WHOLE, keys_of
-from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of, seconds_of
 from espo_luigi.jobs.resources import JobOptions, Resources
 
 RESOURCE_NAMES = tuple(keys_of(Resources))
@@ -163,8 +163,8 @@ class SlurmTask(KnownParameters, luigi.Task):
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
 
-    # The seconds that the job worked, once it is done; the task waited longer.
-    job_seconds = 0.0
+    # The seconds that the job worked, and those of its CPUs, once it is done; the task waited longer.
+    job_seconds = job_cpu_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
     # When luigid got the last message.
@@ -279,7 +279,8 @@ class SlurmTask(KnownParameters, luigi.Task):
         size = (given.cpus_per_task, given.memory_bytes)
         board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
-            self.job_seconds = chosen.run(order)
+            result = chosen.run(order)
+            self.job_seconds, self.job_cpu_seconds = seconds_of(result), float(result.get("cpu_seconds", 0.0))
         except EspoError as error:
             if not isinstance(error, StoppedError):
                 self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))

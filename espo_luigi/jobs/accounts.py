@@ -41,5 +41,4 @@ def read_accounts(engine: str, known: Submissions) -> list[Usage]:
 def measured_since(since: float, accounts: Iterable[Usage]) -> Measured:
     """Return what was measured of jobs that started after `since` (seconds since 1970)."""
     own = [one for one in accounts if one.started >= since and one.energy_joules]
-    hours = sum(one.cpus * (one.ended - one.started) for one in own) / 3600
-    return Measured(sum(one.energy_joules for one in own), hours)
+    return Measured(sum(one.energy_joules for one in own), sum(one.cpu_seconds for one in own) / 3600)

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_object
@@ -17,7 +18,7 @@ from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, done, seconds_of
+from espo_luigi.jobs.order import JobOrder, done
 from espo_luigi.jobs.resources import ARRAY, GIB, MIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
@@ -67,8 +68,8 @@ class BatchEngine:
             stack_after_seconds=_STACK_AFTER * (self._settings.stall_timeout_seconds or 0.0),
         )
 
-    def run(self, order: JobOrder) -> float:
-        """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
+    def run(self, order: JobOrder) -> Mapping[str, Any]:
+        """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return its result.
 
         Raises
         ------
@@ -79,7 +80,7 @@ class BatchEngine:
         outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
             order.on_progress(done(outcome.result))
-            return seconds_of(outcome.result)
+            return outcome.result
         assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome)
 

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import age_of, create_whole, lives, read_json, read_object, read_text
@@ -30,7 +31,6 @@ from espo_luigi.jobs.order import (
     between_beats,
     done,
     end_of_log,
-    seconds_of,
 )
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
@@ -216,15 +216,15 @@ class LocalEngine:
     def _shared(self, asked: Resources) -> Resources:
         return asked.fitted(self._launcher.largest.cpus, self._launcher.largest.memory_bytes)
 
-    def run(self, order: JobOrder) -> float:
-        """Run the job, wait for its end, and return its duration in seconds; raise JobError with the `Failure`."""
+    def run(self, order: JobOrder) -> Mapping[str, Any]:
+        """Run the job, wait for its end, and return its result; raise JobError with the `Failure`."""
         # A cancelled job may take a while to end, and must not meet its successor.
         with self._lock:
             turn = self._turns.setdefault(order.id, threading.Lock())
         with turn:
             return self._run(self.fitted(order))  # a request for more than the room would wait for ever
 
-    def _run(self, order: JobOrder) -> float:
+    def _run(self, order: JobOrder) -> Mapping[str, Any]:
         self._cancelled.discard(order.id)
         order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(self._shared(order.resources), order.resources) as (node, given):
@@ -244,12 +244,12 @@ class LocalEngine:
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
 
-    def _ended(self, order: JobOrder) -> float:
+    def _ended(self, order: JobOrder) -> Mapping[str, Any]:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS) or {}
         word = result.get("outcome")
         if word == ResultWord.SUCCESS:
             order.on_progress(done(result))
-            return seconds_of(result)
+            return result
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
         if not result:
             tail = end_of_log(order.files.log)

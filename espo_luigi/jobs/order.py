@@ -290,8 +290,8 @@ class Engine(Protocol):
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order with its resources cut to the room of this engine."""
 
-    def run(self, order: JobOrder) -> float:
-        """Run the job, wait for its end, and return its duration in seconds."""
+    def run(self, order: JobOrder) -> Mapping[str, Any]:
+        """Run the job, wait for its end, and return its result."""
 
     def cancel(self, order_id: str) -> None:
         """End the job of that order; the others go on."""

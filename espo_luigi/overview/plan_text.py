@@ -186,7 +186,7 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     worst, took = _worst(cost.basis for cost in costs), plan.timing()
     most = _WORDS[worst]
     energy = in_words(power(), sum(cost.core_hours for cost in costs))
-    yield f"cost: {most}{_cpu_time(costs)} of CPU time; energy: {energy}"
+    yield f"cost: {most}{_cpu_time(costs)} of CPU time reserved; energy: {energy}"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
     if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"

@@ -118,7 +118,7 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
 def _energy(state: Mapping[str, Any]) -> Iterator[str]:
     """A line about the energy of the jobs that have ended; a run's end tells what the scheduler has measured."""
     measured = state.get("measured", {"joules": 0.0, "core_hours": 0.0})
-    if hours := sum(rule["core_hours"] for rule in state["rules"].values()):
+    if hours := sum(rule.get("cpu_seconds", 0.0) for rule in state["rules"].values()) / 3600:
         yield f"energy: {in_words(power(), max(hours - measured['core_hours'], 0.0), measured['joules'])}"
 
 

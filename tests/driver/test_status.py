@@ -139,8 +139,10 @@ def test_the_energy_that_a_scheduler_has_measured_is_told_and_the_rest_is_an_est
     tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = time.time() + 60
-    # 3.6 MJ of 1.5 core-hours; the second job was not measured, and the third is of an earlier run.
-    account = Usage("1", "r.Echo.1", Phase.COMPLETED, started=began, ended=began + 2700, cpus=2, energy_joules=3.6e6)
+    # 3.6 MJ of 1.5 hours of CPU time; the second job was not measured, and the third is of an earlier run.
+    account = Usage(
+        "1", "r.Echo.1", Phase.COMPLETED, started=began, ended=began + 2700, cpu_seconds=5400, energy_joules=3.6e6
+    )
     said = [account, replace(account, energy_joules=0.0), replace(account, started=began - 9e3)]
     monkeypatch.setattr(worker, "SCHEDULERS", {"local": None})
     monkeypatch.setattr(worker, "read_accounts", lambda engine, known: said)
@@ -148,7 +150,7 @@ def test_the_energy_that_a_scheduler_has_measured_is_told_and_the_rest_is_an_est
     run_json = own_workdir / "run.json"
     state = json.loads(run_json.read_text())
     assert state["measured"] == {"joules": 3.6e6, "core_hours": 1.5}
-    state["rules"]["Echo"]["core_hours"] = 101.5
+    state["rules"]["Echo"]["cpu_seconds"] = 101.5 * 3600
     run_json.write_text(json.dumps(state))
     words = "about 2.2 kWh (1 kWh measured by the scheduler, the rest an estimate: 12 W a CPU)"
     assert report.render(report.read())[1] == f"energy: {words}"
@@ -191,7 +193,7 @@ def board_of_a_cluster() -> Board:
 
 def test_jobs_of_a_cluster_are_told_apart_and_their_reasons_are_in_plain_words() -> None:
     lines = status_lines(board_of_a_cluster().snapshot())
-    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 s of CPU time: All"
+    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 s of CPU time of 0 s reserved: All"
     assert "  1 job(s), Priority: other people's jobs go first" in lines
     assert any("QOSMaxCpuPerUserLimit: your QOS may not have more at once" in line for line in lines)
     assert not any("longest at work" in line for line in lines)
@@ -233,8 +235,8 @@ def test_cpu_time_is_in_seconds_minutes_and_hours(core_hours: float, said: str) 
 def test_the_summary_and_the_table_of_rules_have_the_same_cpu_time() -> None:
     board = Board()
     board.expect("All", "local", [("0", "Train")])
-    board.begin(BegunTask("0", "", "Train", 0.0, 1, 1, ""))
-    board.end("0", None, 0.37)
+    board.begin(BegunTask("0", "", "Train", 0.0, 2, 1, ""))
+    board.end("0", None, 0.5, 0.37)
     lines = status_lines(board.snapshot())
-    assert lines[0] == "1 of 1 done, 0.4 s of CPU time: All"
+    assert lines[0] == "1 of 1 done, 0.4 s of CPU time of 1 s reserved: All"
     assert lines[2].endswith("CPU time") and lines[3].endswith(" 0.4 s")

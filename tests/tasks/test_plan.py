@@ -388,7 +388,7 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_and_says_by_what
     assert render_plan(planned(first="Train")).startswith(f"PROBLEM  {lacking}\n")
     text = render_plan(plan)
     assert text.splitlines()[0].split()[-2:] == ["longest", "bytes"], "no job has told how many files it makes"
-    assert re.search(r"\ncost: about \d+ (s|min) of CPU time.*\nwall time: about \d", text)
+    assert re.search(r"\ncost: about \d+ (s|min) of CPU time reserved.*\nwall time: about \d", text)
     table = measured()
     assert f"~ is an estimate by what jobs took on {table['processor']} on {table['date']}" in text
     assert "0.1 degrees are assumed" not in text

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
+# The memory that a job surely does with, by the bytes of its inputs' files: these are compressed to a half or a third,
+# and twice or thrice as much is computed from them.
+_MEMORY_BY_STORED = 16
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
 
 
@@ -442,6 +445,14 @@ class EspoTask(DependencyHelpers, SlurmTask):
         dataset = store.open_store(source).drop_vars(left_out)
         shards = {name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
         store.write_store(dataset, path, marker, shards=shards, fingerprint=self._fingerprint(marker))
+
+    def fits_in_memory(self, memory_bytes: int) -> bool:
+        """Return whether all inputs, and what is made of them, are small beside the job's memory."""
+        raw = self.raw_files()
+        if any(path.is_dir() for path in raw):  # a Zarr store, whose size nobody has noted
+            return False
+        stored = sum(size_bytes(info.path) or 0 for info in self.input_infos())
+        return _MEMORY_BY_STORED * (stored + sum(path.stat().st_size for path in raw)) <= memory_bytes
 
     def work_size(self) -> float:
         """Return area times days times variables."""

@@ -142,7 +142,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
-    if not (order.cluster or settings().dashboard) and task.fits_in_memory(resources.memory_bytes):
+    if not (order.cluster or settings().dashboard) and task.is_small(resources):
         from espo_luigi.jobs.dask.settings import threads
 
         return threads(resources, task.dask_settings())

@@ -243,8 +243,8 @@ class SlurmTask(KnownParameters, luigi.Task):
         """Return the context of `work` in its job. If it raises `InputChangedError`, the task is tried again."""
         return nullcontext()
 
-    def fits_in_memory(self, memory_bytes: int) -> bool:
-        """Return whether `work` needs no Dask client: all of its data fit in so much memory, and threads will do."""
+    def is_small(self, resources: Resources) -> bool:
+        """Return whether `work` needs no Dask client: threads of the job's own process compute it as well."""
         return False
 
     def work_size(self) -> float:

@@ -120,7 +120,7 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
 
 
 def test_a_task_is_small_if_its_memory_is_16_times_the_files_that_it_reads(folder: Path) -> None:
-    task = example(tasks.InputCheck)
+    task = tasks.InputCheck(sim_id=next(iter(context().simulations)))
     enough = 16 * sum(path.stat().st_size for path in task.raw_files())
     assert enough > 0
     assert task.is_small(Resources(1, 1, enough))

@@ -142,6 +142,10 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
+    if not (order.cluster or settings().dashboard) and task.is_small(resources):
+        from espo_luigi.jobs.dask.settings import threads
+
+        return threads(resources, task.dask_settings())
     from espo_luigi.jobs.dask.session import allocation_session, dask_session
 
     if order.cluster == "allocation":

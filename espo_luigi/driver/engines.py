@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from espo_luigi.driver.settings.espo import amount_of, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
-from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.local import Forks, LocalEngine
+from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.jobs.local import Forks, Launcher, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _engines: dict[str, Engine] = {}
 _lost: list[SecondDriverError] = []
+# The local engine's, from `begin_local` on.
+_begun: list[Forks] = []
 
 
 def engine(name: str) -> Engine:
@@ -41,7 +44,10 @@ def _made(name: str) -> Engine:
         return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
     if name == "local":
         refuse_login_host()
-    launcher = local_launcher() if name == "local" else Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {}))
+    if name == "local":
+        launcher: Launcher = _begun[0] if _begun else local_launcher()
+    else:
+        launcher = Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {}))
     made = LocalEngine(launcher, _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
     _held.hold(DriverLock(state_dir(), engine=name))
@@ -51,6 +57,19 @@ def _made(name: str) -> Engine:
 def local_launcher() -> Forks:
     """Return the launcher of jobs on this machine, which knows what they may use of it."""
     return Forks((*JOB_COMMAND, "--serve"), settings().local_cpus or None, amount_of("local_memory"))
+
+
+def begin_local(modules: Sequence[str]) -> None:
+    """Let the local engine, if it is the run's, import what jobs need while the driver looks at its tasks.
+
+    Both take seconds. What is wrong is told once the engine is needed.
+    """
+    if modules and settings().engine == "local" and not _begun:
+        with suppress(EspoError, OSError):
+            refuse_login_host()
+            launcher = local_launcher()
+            launcher.begin(modules)
+            _begun.append(launcher)
 
 
 def hold_folders(folders: Iterable[Path]) -> None:
@@ -98,5 +117,8 @@ def close_engines(*, detach: bool = False) -> None:
     # Outside of the lock: the thread that an engine waits for may find out meanwhile that a folder is lost.
     for one in running:
         one.detach() if detach else one.close()
+    for launcher in _begun:  # which had no job
+        launcher.close()
+    _begun.clear()
     _held.release()
     _lost.clear()

@@ -243,6 +243,10 @@ class SlurmTask(KnownParameters, luigi.Task):
         """Return the context of `work` in its job. If it raises `InputChangedError`, the task is tried again."""
         return nullcontext()
 
+    def is_small(self, resources: Resources) -> bool:
+        """Return whether `work` needs no Dask client: threads of the job's own process compute it as well."""
+        return False
+
     def work_size(self) -> float:
         """Return how much there is to do, in a unit of the task's own; jobs' figures are scaled by it. 0: unknown."""
         return 0.0

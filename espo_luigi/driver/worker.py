@@ -26,7 +26,7 @@ from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
-from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
+from espo_luigi.driver.engines import begin_local, close_engines, engine, hold_folders, stop_engines
 from espo_luigi.driver.graph import Graph, without_collector
 from espo_luigi.driver.run import Run, named, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
@@ -218,6 +218,8 @@ class EspoWorker(luigi.worker.Worker):
     def _checked(self, task: Task) -> Graph:
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
+        if not isinstance(task, SlurmTask):  # a job names what it needs itself
+            begin_local(getattr(task, "preload", ()))
         graph = Graph([task], check=True)
         most, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.tasks.keys())
         if most is not None and n > most:

@@ -112,10 +112,13 @@ class Forks(Launcher):
         self._server: ForkServer | None = None
 
     def start(self, order: JobOrder, node: str) -> Child:
-        """Make the server fork; the first job starts the server with its modules."""
-        if self._server is None:
-            self._server = ForkServer([*self._command, *order.preload, order.module])
-        return self._server.start(order.files.order, order.files.log)
+        """Make the server fork; the first job starts the server with its modules, unless `begin` has."""
+        return self.begin((*order.preload, order.module)).start(order.files.order, order.files.log)
+
+    def begin(self, modules: Sequence[str]) -> ForkServer:
+        """Start the server, which imports `modules` while the caller goes on; return the one that there is."""
+        self._server = self._server or ForkServer([*self._command, *modules])
+        return self._server
 
     def close(self) -> None:
         if self._server is not None:

@@ -47,7 +47,7 @@ def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[BlockKe
 def places_of(ds: xr.Dataset) -> Iterator[list[BlockKey]]:
     """Yield the blocks at a few places, of all data variables that are cut as the largest is; last, all other blocks.
 
-    There are as many places at a time as the active Dask client has threads.
+    There are as many places at a time as the active Dask client, or this process without one, has threads.
     """
     variables = {str(name): one for name, one in ds.data_vars.variables.items() if is_written_in_blocks(one)}
     largest = max(variables.values(), key=lambda one: one.nbytes, default=xr.Variable((), 0))
@@ -64,7 +64,7 @@ def _threads() -> int:
     try:
         return sum(get_client().nthreads().values())
     except ValueError:  # no client: blocks are computed in this thread, or by threads of this process
-        return 1
+        return int(dask.config.get("num_workers", 1))
 
 
 def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:

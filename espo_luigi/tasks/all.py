@@ -212,6 +212,9 @@ class All(luigi.WrapperTask):
     Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--pool``, ``--piece``) make a `Selection`.
     """
 
+    # What the local engine imports while the driver looks at the tasks.
+    preload = (*EspoTask.preload, "h5netcdf", "xclim.ensembles", __name__)
+
     def __repr__(self) -> str:
         """Return its name, and the part that is asked for."""
         given = {name: getattr(self, name) for name in _DESCRIPTIONS if getattr(self, name)}

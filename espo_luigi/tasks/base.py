@@ -24,6 +24,7 @@ from espo_luigi.errors import EspoError, InputChangedError, ParameterError, name
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.order import JobOrder, label_of
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.quality import is_flags
 from espo_luigi.store.inventory import read_inventory, size_bytes
 from espo_luigi.store.partials import bytes_begun
@@ -37,6 +38,11 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
+# The memory that a job surely does with, by the bytes of its inputs' files: these are compressed to a half or a third,
+# and twice or thrice as much is computed from them.
+_MEMORY_BY_STORED = 16
+# Inputs of so few bytes are computed in less time than several workers take to start.
+_QUICK_BYTES = 2**28
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
 
 
@@ -443,6 +449,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
         dataset = store.open_store(source).drop_vars(left_out)
         shards = {name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
         store.write_store(dataset, path, marker, shards=shards, fingerprint=self._fingerprint(marker))
+
+    def is_small(self, resources: Resources) -> bool:
+        """Return whether all inputs, and what is made of them, fit in memory, and need no processes for workers."""
+        raw = self.raw_files()
+        if any(path.is_dir() for path in raw):  # a Zarr store, whose size nobody has noted
+            return False
+        stored = sum(size_bytes(info.path) or 0 for info in self.input_infos())
+        stored += sum(path.stat().st_size for path in raw)
+        is_quick = resources.n_workers == 1 or stored <= _QUICK_BYTES
+        return is_quick and _MEMORY_BY_STORED * stored <= resources.memory_bytes
 
     def work_size(self) -> float:
         """Return area times days times variables."""

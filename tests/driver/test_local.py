@@ -19,7 +19,7 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser, get_config
 from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
@@ -249,6 +249,21 @@ def test_a_job_that_is_alone_gets_more_threads_and_memory_but_no_more_processes(
     order = replace(toy_tasks.Count(n=1, folder=str(tmp_path)).order(), resources=asked)
     assert engine.fitted(order).resources == alone
     assert engine._shared(alone).completed() == shared.completed()
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "begun"), [("local", ("json",), 1), ("local", (), 0), ("slurm", ("json",), 0)]
+)
+def test_only_the_local_engine_imports_ahead_of_its_jobs(
+    own_settings: LuigiConfigParser, name: str, modules: tuple[str, ...], begun: int
+) -> None:
+    own_settings.set("espo", "engine", name)
+    try:
+        engines.begin_local(modules)
+        assert len(engines._begun) == begun
+    finally:
+        close_engines()
+    assert not engines._begun
 
 
 def test_slots_never_hand_out_more_than_there_is() -> None:

@@ -1,6 +1,7 @@
 """The process that starts the local engine's jobs: modules that print, a machine that refuses a process, its end."""
 
 import errno
+import signal
 import sys
 from pathlib import Path
 
@@ -102,3 +103,9 @@ def test_jobs_are_stopped_before_they_are_told_dead_when_their_server_was_killed
     server._process.kill()
     assert all(child.ended.wait(60) for child in children)
     assert all(lives(child.pid, "", process_room()) is False for child in children)
+
+
+def test_a_server_that_no_job_has_needed_is_ended_while_it_imports() -> None:
+    server = ForkServer((sys.executable, "-c", "import time; time.sleep(600)"))
+    server.close()
+    assert server._process.returncode == -signal.SIGKILL

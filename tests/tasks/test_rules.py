@@ -119,6 +119,14 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
         pytest.fail("the work has begun")
 
 
+def test_a_task_is_small_if_its_memory_is_16_times_the_files_that_it_reads(folder: Path) -> None:
+    task = tasks.InputCheck(sim_id=next(iter(context().simulations)))
+    enough = 16 * sum(path.stat().st_size for path in task.raw_files())
+    assert enough > 0
+    assert task.is_small(Resources(1, 1, enough))
+    assert not task.is_small(Resources(1, 1, enough - 1))
+
+
 def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:
     run = context()
     families = [(task.get_task_family(), task) for task in luigi.task.flatten(tasks.All().requires())]

@@ -6,12 +6,15 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import SCRATCH_VARIABLE
+from espo_luigi.machine import limit_thread_pools
 
 # Options of glibc's malloc that keep freed memory for reuse: variable's name, option's number in mallopt, and value.
 # Otherwise blocks of 100 MB go back to the kernel, and clearing their pages again takes up to a third of a job's time.
@@ -82,6 +85,21 @@ def keep_freed_memory() -> None:
             # A variable of the user's was read by glibc at the start.
             if name not in os.environ:
                 libc.mallopt(option, value)
+
+
+@contextmanager
+def threads(resources: Resources, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Let Dask compute in threads of this process, one a CPU, without a client, a scheduler or workers.
+
+    A session takes more CPU time than a small task, and each of its Dask tasks some ten times a thread's.
+    """
+    import dask
+
+    limit_thread_pools(os.environ)
+    keep_freed_memory()
+    limit_zarr(resources.cpus_per_task)
+    with dask.config.set({**SETTINGS, "scheduler": "threads", "num_workers": resources.cpus_per_task, **settings}):
+        yield
 
 
 def limit_zarr(threads: int) -> None:

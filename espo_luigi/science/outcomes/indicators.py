@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from tempfile import NamedTemporaryFile
@@ -262,7 +262,8 @@ class _Chosen:
         optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
         sample = _sample(ds, sorted(_needed(indicator) | optional))
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
-        outputs = own.compute(sample)
+        with _uncompiled():
+            outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
@@ -289,6 +290,23 @@ class _Chosen:
         theirs = expected.transpose("time", ...).values
         same = values.shape == theirs.shape and np.allclose(values, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
         return kernel if same else None
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Let xclim find runs without numba, which takes seconds to compile: a sample has few days."""
+    from xclim.indices import run_length
+
+    name = "_cumsum_reset_np"
+    compiled: Any = getattr(run_length, name, None)
+    if not hasattr(compiled, "py_func"):
+        yield
+        return
+    setattr(run_length, name, compiled.py_func)
+    try:
+        yield
+    finally:
+        setattr(run_length, name, compiled)
 
 
 def _chosen(

@@ -4,6 +4,7 @@ import http.client
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from unittest.mock import Mock
 import dask
 import psutil
 import pytest
-from distributed import KilledWorker
+from distributed import KilledWorker, get_client
 from distributed.comm import CommClosedError
 from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.dask.session import Failing, dask_session, fail_on_exit, prepared
-from espo_luigi.jobs.dask.settings import check_client, on_loopback
+from espo_luigi.jobs.dask.settings import check_client, on_loopback, threads
 from espo_luigi.jobs.node.run import _outcome
 from espo_luigi.jobs.resources import Resources
 
@@ -42,6 +43,20 @@ def test_a_node_without_the_loopback_of_ipv4_is_named() -> None:
     command = ["unshare", "--net", "sh", "-c", without, "sh", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "has no address 127.0.0.1" in done.stderr and "interface lo" in done.stderr
+
+
+def test_what_fits_in_memory_is_computed_by_threads_of_this_process_without_a_client() -> None:
+    two = threading.Barrier(2, timeout=60)
+
+    def meet() -> int:
+        with pytest.raises(ValueError):
+            get_client()
+        two.wait()
+        return os.getpid()
+
+    with threads(Resources(1, 2, "1GB"), {"array.chunk-size": "1 MiB"}):
+        assert dask.compute(*(dask.delayed(meet, pure=False)() for _ in range(2))) == (os.getpid(),) * 2
+        assert dask.config.get("array.chunk-size") == "1 MiB"
 
 
 def test_the_only_worker_is_not_paused_by_memory_that_it_cannot_spill() -> None:

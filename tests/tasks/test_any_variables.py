@@ -26,6 +26,7 @@ from espo_luigi.tasks.export import every_export
 from espo_luigi.tasks.publish import publish
 from espo_luigi.tasks.report import write_now
 
+pytestmark = pytest.mark.production
 SIM = "CMIP6_ScenarioMIP_X_Any_ssp370_r1i1p1f1_gn"
 Run = Callable[..., dict[str, xr.DataArray]]
 

@@ -60,6 +60,7 @@ from espo_luigi.tasks.cost import Basis, Experience
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
 
+pytestmark = pytest.mark.production
 SIMULATIONS = (NOLEAP, DAY360)
 # Of the raw data's 151 years, 70, which make no whole chunks: the same tasks and kinds of chunks in half of the time.
 FIRST, LAST = 1971, 2040

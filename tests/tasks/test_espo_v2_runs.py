@@ -34,7 +34,7 @@ SLURM = (
     "[slurm]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 4\nnode_memory = 4GB\n"
     "pack = 6\nbundle = pilot\n"
 )
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.production, pytest.mark.timeout(900)]
 # Of the raw data's 150 years, 45, which make no whole chunks.
 FIRST, LAST = 1987, 2031
 

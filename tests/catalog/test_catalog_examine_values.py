@@ -36,11 +36,13 @@ from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.possible import converted
 from espo_luigi.science.variables import VARIABLES
 
+# The dates of one are cftime's, those of the other numpy's: for tests whose days matter.
+WITH_EITHER_DATES = pytest.mark.parametrize("files", ["360_day", "standard"], indirect=True)
 
-# The dates of one are cftime's, those of the other numpy's.
-@pytest.fixture(params=["360_day", "standard"])
+
+@pytest.fixture()
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return good_files(tmp_path, request.param)
+    return good_files(tmp_path, getattr(request, "param", "360_day"))
 
 
 @pytest.mark.parametrize("units", ["parsnips", "m", None])
@@ -105,12 +107,14 @@ def test_the_worst_impossible_value_is_named_with_its_day_and_cell(
     assert [(one.kind, one.count) for one in missing] == ([("missing_values", 1)] if np.isinf(value) else [])
 
 
+@WITH_EITHER_DATES
 def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) -> None:
     files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 40.0, 262.0, 1e20))
     files.change("tasmax", 2000, changed_at("tasmax", "2000-07-19", 45.0, 262.0, 1e20))
     assert files.problems(("2001", "2005")) == []
 
 
+@WITH_EITHER_DATES
 def test_limits_in_polygons_are_of_the_cells_inside_and_all_files_are_opened_once(
     files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +147,7 @@ def test_limits_in_polygons_are_of_the_cells_inside_and_all_files_are_opened_onc
     assert sorted(opened) == sorted(asset.path for asset in files.match.assets)
 
 
+@WITH_EITHER_DATES
 def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:
     for day, lat, lon, value in (("2002-03-05", 50.0, 256.0, 294.5), ("2004-11-30", 47.5, 271.0, 312.5)):
         files.change("tasmin", 2002, changed_at("tasmin", day, lat, lon, value))
@@ -155,6 +160,7 @@ def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: 
     assert problem.value == pytest.approx(expected, abs=1e-3)
 
 
+@WITH_EITHER_DATES
 def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(files: Files) -> None:
     whole = xr.concat([weather("tasmin", years, files.calendar) for years in YEARS], "time")
     cuts = [0, 401, 1093, None]
@@ -168,6 +174,7 @@ def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(file
     assert (problem.kind, problem.day, problem.lat, problem.lon) == ("tasmax_below_tasmin", day, 47.5, 271.0)
 
 
+@WITH_EITHER_DATES
 @pytest.mark.parametrize(("value", "kind"), [(280.0, "constant_maps"), (np.nan, "maps_without_data")])
 def test_maps_of_one_value_and_without_any(files: Files, value: float, kind: str) -> None:
     damaged(files, "tasmax", set_at(np.s_[400:417], value), (2002,))
@@ -259,6 +266,7 @@ def test_cells_that_a_mask_takes_out_are_not_examined(tmp_path: Path) -> None:
     assert kinds(files, masked=lambda ds: ds.where((ds["lat"] != LAT[3]) | (ds["lon"] != LON[5]))) == {}
 
 
+@WITH_EITHER_DATES
 def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
     """The first map says where land is: such cells would be left out without a word."""
 

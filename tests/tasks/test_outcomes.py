@@ -149,6 +149,7 @@ REGIONS = {
 }
 
 
+@pytest.mark.production
 def test_products_become_changes_of_an_ensemble_and_of_regions(
     tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

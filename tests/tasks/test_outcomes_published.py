@@ -25,6 +25,7 @@ from espo_luigi.report import comparison
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.export import outcomes as outcomes_of
 
+pytestmark = pytest.mark.production
 FACETS = {"cat:mip_era": "CMIP6", "cat:activity": "ScenarioMIP", "cat:experiment": "ssp585", "cat:type": "simulation"}
 OF_ALL = {"cat:domain": "NAM", "cat:frequency": "day", "cat:xrfreq": "D", "cat:processing_level": "final"}
 NAMES = {

@@ -97,7 +97,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     added = given["treatment"].add_attrs
     attributes = added["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
-    assert "the grid of RDRS and adjusted against it over 1981-2010 by" in attributes["Notes"]
+    assert "adjusted against it over 1981-2010 by" in attributes["Notes"]
     assert attributes["said"] == "ESPO-RDRS 0.1 of MeteoX: RDRS, 1981-2010, 1971-2040; {other}"
     texts = " ".join(str(value) for of_one in added.values() for value in of_one.values())
     assert not [old for old in ("Demo", "1991", "2020", "1950", "2100", "ESPO-demo") if old in texts]

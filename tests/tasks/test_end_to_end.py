@@ -290,7 +290,7 @@ def test_every_product_is_exported_to_netcdf_that_a_checker_accepts_and_cdo_read
 
 
 def test_the_estimate_before_the_run_was_right_within_a_factor_of_five(here: Path) -> None:
-    """Of so few years, most is what each job takes before it computes, of which the table has more than jobs take."""
+    """Of CPU seconds, which the machine's load does not change: core-seconds, as expected, are more in small tasks."""
     expected = took = 0.0
     no_experience = Experience([])
     for task in in_order(tasks.All()):

@@ -315,10 +315,10 @@ def test_members_of_a_regional_pool_make_an_ensemble_on_the_cells_of_their_outli
 
 def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:
     results = [json.loads(path.read_text()) for path in (here.folder / "run" / "jobs" / "Swap").glob("*.result.json")]
-    assert len(results) == 3
+    assert len(results) == 2
     # Three outputs, each with a file for a member and 20 cells, and some with coordinates; two have counts of days, and
     # flags of days and of cells.
-    assert all(result["made"]["files"] < 3 * (2 * 4 + 20) + 2 * 10 + 2 * 2 * (2 * 4 + 1) for result in results)
+    assert all(result["made"]["files"] < 3 * (2 * 5 + 20) + 2 * 10 + 2 * 2 * (2 * 5 + 1) for result in results)
 
 
 @pytest.mark.long()

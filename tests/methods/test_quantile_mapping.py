@@ -162,7 +162,7 @@ def brute_force_training(
     return qm.Training(reference_q / q, q, reference_mean / mean)
 
 
-@settings(max_examples=examples(20), deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(10), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(1, 4),
@@ -267,7 +267,7 @@ def adjustment_by_xsdba(
     return anomalies + found + trends if kind == "+" else anomalies * found * trends
 
 
-@settings(max_examples=examples(10), deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(4), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(2, 7),

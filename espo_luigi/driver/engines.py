@@ -44,7 +44,6 @@ def _made(name: str) -> Engine:
         return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
     if name == "local":
         refuse_login_host()
-    if name == "local":
         launcher: Launcher = _begun[0] if _begun else local_launcher()
     else:
         launcher = Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {}))

@@ -278,7 +278,7 @@ def test_temperatures_that_cross_are_found_in_archives_and_files_of_their_own(
     assert failed(tmp_path / "whole") == {} and failed(tmp_path / "nc-whole") == {}
     for folder in (tmp_path / "crossed", tmp_path / "nc-crossed"):
         (problem,) = failed(folder)["bounds"]
-        assert "1 impossible values of tasmin, the first" in problem and "on 2001-04-11 at latitude 46.25" in problem
+        assert "1 impossible values of tasmin" in problem and "on 2001-04-11 at latitude 46.25" in problem
 
 
 def test_temperatures_are_compared_with_those_of_the_same_simulation_under_any_prefix_of_attributes(
@@ -298,7 +298,7 @@ def test_temperatures_are_compared_with_those_of_the_same_simulation_under_any_p
     assert failed(tmp_path) == {}
     publish_as(OTHER, crossed(warmer))
     (problem,) = failed(tmp_path)["bounds"]
-    assert "1 impossible values of tasmin, the first" in problem
+    assert "1 impossible values of tasmin" in problem
 
 
 def test_a_cell_that_all_products_lack_is_found_by_the_reference_s_land(
@@ -309,7 +309,7 @@ def test_a_cell_that_all_products_lack_is_found_by_the_reference_s_land(
     lacking = ds.where(~((ds["lat"] == ds["lat"][2]) & (ds["lon"] == ds["lon"][3])))
     monkeypatch.setattr(module._Seen, "reference", [land[:2], land[2:]])
     publish(lacking, archive(tmp_path, SIM))
-    assert "tasmax lacks days in 1 of 18 land cells; expected 0" in failed(tmp_path)["cells"][0]
+    assert "tasmax lacks days in 1 of 18 land cells" in failed(tmp_path)["cells"][0]
     publish(lacking[["tasmax"]], archive(tmp_path, SIM))
     assert len(failed(tmp_path)["cells"]) == 1
     monkeypatch.setattr(module._Seen, "reference", [land[:2], land[2:].assign_attrs(incomplete_cells=1)])
@@ -606,7 +606,7 @@ def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
 
 def test_a_folder_without_products_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 1
-    assert "has no daily product, neither Zarr nor NetCDF" in capsys.readouterr().err
+    assert "has no daily product" in capsys.readouterr().err
     (tmp_path / "notes.txt").write_text("")
     for name in ("gone", "gone.zarr.zip", "notes.txt"):
         assert cli.main(["validate", str(tmp_path / name)]) == 1

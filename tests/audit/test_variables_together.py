@@ -19,6 +19,7 @@ from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
 from espo_luigi.tasks.context import context
 
+pytestmark = pytest.mark.production
 SIM = "CMIP6_ScenarioMIP_X_Any_ssp370_r1i1p1f1_gn"
 LAND = 46.25, -65.25
 

@@ -17,16 +17,21 @@ from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import DataError
 from espo_luigi.science.limits import INPUT_PROBLEMS
 
+# Of problems that have to do with dates; others are those of any calendar.
+IN_EACH_CALENDAR = pytest.mark.parametrize("files", CALENDARS, indirect=True)
 
-@pytest.fixture(params=CALENDARS)
+
+@pytest.fixture()
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return good_files(tmp_path, request.param)
+    return good_files(tmp_path, getattr(request, "param", "noleap"))
 
 
+@IN_EACH_CALENDAR
 def test_nothing_is_found_in_good_files(files: Files) -> None:
     assert files.problems() == []
 
 
+@IN_EACH_CALENDAR
 def test_days_that_are_missing(files: Files) -> None:
     days = load(files.path("pr", 2002)).indexes["time"]
     place = days.get_loc(days[days.strftime("%Y-%m-%d") == "2003-02-17"][0])
@@ -38,6 +43,7 @@ def test_days_that_are_missing(files: Files) -> None:
     assert problem.message == f"3 days are missing from 2003-02-17 to {last}, at 2 places"
 
 
+@IN_EACH_CALENDAR
 def test_days_that_are_there_twice(files: Files) -> None:
     file = files.change("tasmin", 2002, lambda ds: ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 4, [3, 3])))
     problem = files.only()
@@ -45,6 +51,7 @@ def test_days_that_are_there_twice(files: Files) -> None:
     assert problem.count == 2
 
 
+@IN_EACH_CALENDAR
 def test_days_in_another_order(files: Files) -> None:
     def shuffled(ds: xr.Dataset) -> xr.Dataset:
         order = np.arange(ds.sizes["time"])
@@ -57,6 +64,7 @@ def test_days_in_another_order(files: Files) -> None:
     assert problem.count == 2
 
 
+@IN_EACH_CALENDAR
 def test_days_of_a_file_that_are_in_the_next_one_too(files: Files) -> None:
     longer = xr.concat(
         [weather("pr", (2002, 2004), files.calendar), weather("pr", (2005, 2005), files.calendar)], "time"
@@ -68,6 +76,7 @@ def test_days_of_a_file_that_are_in_the_next_one_too(files: Files) -> None:
     assert problem.count == days
 
 
+@IN_EACH_CALENDAR
 def test_days_missing_between_two_files(files: Files) -> None:
     file = files.change("tasmax", 2002, lambda ds: ds.isel(time=slice(3, None)))
     problem = files.only()
@@ -77,6 +86,7 @@ def test_days_missing_between_two_files(files: Files) -> None:
     assert problem.message == f"3 days are missing from 2002-01-01 to 2002-01-03: {before} ends before them"
 
 
+@IN_EACH_CALENDAR
 def test_days_missing_at_an_end_whatever_the_catalogue_says(files: Files) -> None:
     late = files.change("tasmax", 2000, lambda ds: ds.isel(time=slice(1, None)))
     early = files.change("pr", 2005, lambda ds: ds.isel(time=slice(-3)))
@@ -93,7 +103,9 @@ def test_days_missing_at_an_end_whatever_the_catalogue_says(files: Files) -> Non
     ]
 
 
-@pytest.mark.parametrize("step", ["h", "12h", "MS"])
+@pytest.mark.parametrize(
+    ("files", "step"), [("noleap", "h"), ("360_day", "12h"), ("standard", "MS")], indirect=["files"]
+)
 def test_steps_that_are_not_days(files: Files, step: str) -> None:
     def other_steps(ds: xr.Dataset) -> xr.Dataset:
         number = {"h": 24 * 360, "12h": 720, "MS": 12}[step]
@@ -101,9 +113,10 @@ def test_steps_that_are_not_days(files: Files, step: str) -> None:
         return ds.isel(time=np.zeros(number, int)).assign_coords(time=time)
 
     file = files.change("pr", 2005, other_steps)
-    found = [problem for problem in files.problems() if problem.kind == "steps_not_daily"]
-    assert [where(one) for one in found] == [("steps_not_daily", "pr", file, "2005-01-01")]
-    assert {problem.kind for problem in files.problems()} <= {"steps_not_daily", "missing_days"}
+    found = files.problems()
+    steps = [where(one) for one in found if one.kind == "steps_not_daily"]
+    assert steps == [("steps_not_daily", "pr", file, "2005-01-01")]
+    assert {problem.kind for problem in found} <= {"steps_not_daily", "missing_days"}
 
 
 def test_an_empty_and_a_truncated_file_and_one_that_is_gone(files: Files) -> None:
@@ -134,6 +147,7 @@ def test_a_file_that_is_damaged_inside_is_named_with_the_day_from_which_it_canno
     assert problem.day == "2002-01-01", "of so small a file all days are read at once"
 
 
+@IN_EACH_CALENDAR
 def test_calendars_that_change_between_files(files: Files) -> None:
     other = "standard" if files.calendar == "noleap" else "noleap"
     files.write(weather("tasmin", (2002, 2004), other), files.path("tasmin", 2002))
@@ -188,6 +202,7 @@ def test_nothing_that_fails_is_refused_without_need(files: Files, kind: str) -> 
         open_match(files.match)
 
 
+@IN_EACH_CALENDAR
 def test_blocks_of_days_are_no_larger_than_they_may_be_and_read_once(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,11 +36,13 @@ from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.possible import converted
 from espo_luigi.science.variables import VARIABLES
 
+# The dates of one are cftime's, those of the other numpy's: for tests whose days matter.
+WITH_EITHER_DATES = pytest.mark.parametrize("files", ["360_day", "standard"], indirect=True)
 
-# The dates of one are cftime's, those of the other numpy's.
-@pytest.fixture(params=["360_day", "standard"])
+
+@pytest.fixture()
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    return good_files(tmp_path, request.param)
+    return good_files(tmp_path, getattr(request, "param", "360_day"))
 
 
 @pytest.mark.parametrize("units", ["parsnips", "m", None])
@@ -105,12 +107,14 @@ def test_the_worst_impossible_value_is_named_with_its_day_and_cell(
     assert [(one.kind, one.count) for one in missing] == ([("missing_values", 1)] if np.isinf(value) else [])
 
 
+@WITH_EITHER_DATES
 def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) -> None:
     files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 40.0, 262.0, 1e20))
     files.change("tasmax", 2000, changed_at("tasmax", "2000-07-19", 45.0, 262.0, 1e20))
     assert files.problems(("2001", "2005")) == []
 
 
+@WITH_EITHER_DATES
 def test_limits_in_polygons_are_of_the_cells_inside_and_all_files_are_opened_once(
     files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,10 +143,11 @@ def test_limits_in_polygons_are_of_the_cells_inside_and_all_files_are_opened_onc
     assert where(inside)[::3] == ("values_out_of_range", "2003-07-19")
     assert (inside.lat, inside.lon, inside.count) == (47.5, 268.0, 1)
     assert (highest.kind, highest.day, highest.count) == ("values_out_of_range", "2005-07-19", 1)
-    assert "the limits of a part of the domain are not looked at: The scope 'Gulf'" in caplog.text
+    assert "not looked at: The scope 'Gulf'" in caplog.text
     assert sorted(opened) == sorted(asset.path for asset in files.match.assets)
 
 
+@WITH_EITHER_DATES
 def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:
     for day, lat, lon, value in (("2002-03-05", 50.0, 256.0, 294.5), ("2004-11-30", 47.5, 271.0, 312.5)):
         files.change("tasmin", 2002, changed_at("tasmin", day, lat, lon, value))
@@ -155,6 +160,7 @@ def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: 
     assert problem.value == pytest.approx(expected, abs=1e-3)
 
 
+@WITH_EITHER_DATES
 def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(files: Files) -> None:
     whole = xr.concat([weather("tasmin", years, files.calendar) for years in YEARS], "time")
     cuts = [0, 401, 1093, None]
@@ -168,6 +174,7 @@ def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(file
     assert (problem.kind, problem.day, problem.lat, problem.lon) == ("tasmax_below_tasmin", day, 47.5, 271.0)
 
 
+@WITH_EITHER_DATES
 @pytest.mark.parametrize(("value", "kind"), [(280.0, "constant_maps"), (np.nan, "maps_without_data")])
 def test_maps_of_one_value_and_without_any(files: Files, value: float, kind: str) -> None:
     damaged(files, "tasmax", set_at(np.s_[400:417], value), (2002,))
@@ -259,6 +266,7 @@ def test_cells_that_a_mask_takes_out_are_not_examined(tmp_path: Path) -> None:
     assert kinds(files, masked=lambda ds: ds.where((ds["lat"] != LAT[3]) | (ds["lon"] != LON[5]))) == {}
 
 
+@WITH_EITHER_DATES
 def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
     """The first map says where land is: such cells would be left out without a word."""
 
@@ -400,9 +408,7 @@ def test_precipitation_that_is_drier_than_any_desert_has_other_units(tmp_path: P
     problem = kinds(files)["mislabelled_units", "pr"]
     assert problem.file == str(files.path("pr", 2000)) and problem.value == pytest.approx(5.9e-8, rel=0.01)
     assert problem.count == 6 * 365
-    assert (
-        "from this one on has any cell more than 0.0051 mm d-1; expected a day with 1 mm d-1 or more" in problem.message
-    )
+    assert "more than 0.0051 mm d-1" in problem.message
     damaged(files, "pr", lambda values: np.multiply(values, 1000, out=values), (2000,))
     assert ("mislabelled_units", "pr") not in kinds(files), "four years may be dry"
 
@@ -446,7 +452,7 @@ def test_a_file_without_any_day_is_named_and_not_the_others(tmp_path: Path, cale
     empty.to_netcdf(path, unlimited_dims=["time"])
     problem = files.only()
     assert where(problem) == ("unreadable_files", "pr", str(path), "")
-    assert "pr has no time step. Download or make the file again" in problem.message
+    assert "pr has no time step" in problem.message
     with pytest.raises(DataError, match=rf"pr_{first}.nc .* has no time step"):
         open_match(files.match)
 
@@ -473,9 +479,9 @@ def test_days_are_counted_by_cell_in_all_years_and_in_those_of_the_calibration(t
     assert list(found) == [("too_few_days", "tasmin"), ("missing_values", "tasmin"), ("too_few_days", "pr")]
     short, lacking, few = found.values()
     assert (few.lat, few.lon, few.count) == (LAT[2], LON[3], 1)
-    assert "on 730 of 2190, and on 0 of the calibration's 1095" in few.message
+    assert "on 730 of 2190, and on 0" in few.message
     assert (short.lat, short.lon, short.count) == (LAT[4], LON[5], 1)
-    assert "on 2070 of 2190, and on 975 of the calibration's 1095" in short.message
+    assert "on 2070 of 2190, and on 975" in short.message
     assert (lacking.lat, lacking.lon, lacking.count) == (LAT[3], LON[4], 100)
 
 

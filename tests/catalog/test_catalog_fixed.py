@@ -91,8 +91,8 @@ def test_a_simulation_without_a_field_does_not_drop_the_others(
     complete = [*rows_of(source="MIROC6"), field(source="MIROC6")]
     (found,) = found_with(tmp_path, [*rows_of(), *complete]).values()
     assert found.columns["source"] == "MIROC6"
-    assert "CanESM5_ssp585_r1i1p1f1_global is dropped" in dropped(caplog)
-    assert "sftlf is there, but not of its source and grid" in dropped(caplog)
+    assert "ssp585_r1i1p1f1_global is dropped" in dropped(caplog)
+    assert "sftlf is there" in dropped(caplog)
 
 
 def test_grid_labels_agree_only_where_both_are_given(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_left_over_of_an_interrupted_tool_is_left_out_by_name(tmp_path: Path) 
     report = make_catalog(tmp_path, tmp_path / "cat.json")
     assert report.found == 1
     assert {path.name for path, _ in report.unreadable} == {"good.nc.pid29866.ncks.tmp", "other.nc.part"}
-    assert all("left-over of an interrupted download or tool" in reason for _, reason in report.unreadable)
+    assert all("interrupted download or tool" in reason for _, reason in report.unreadable)
 
 
 def test_links_to_folders_are_followed_and_each_file_is_there_once(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_dates_that_start_again_are_named_and_no_reason_to_call_a_file_too_short
     ds.drop_vars("time_bnds").assign_coords(time=("time", days, units)).to_netcdf(tmp_path / name)
     row = describe(tmp_path / name)
     assert (row["date_start"], row["date_end"]) == ("1960-11-01 00:00", "1966-04-13 00:00")
-    assert "the dates go back: 1963-07-28 is followed by 1960-11-01" in caplog.text
+    assert "1963-07-28 is followed by 1960-11-01" in caplog.text
     assert make_catalog(tmp_path, tmp_path / "cat.json").found == 1
     (match,) = (
         Catalog.from_files([tmp_path / "cat.json"])
@@ -200,4 +200,4 @@ def test_dates_that_start_again_are_named_and_no_reason_to_call_a_file_too_short
         problem.kind: problem for problem in examine_match(match, period=("1961", "1963"), regions=[box], limits={})
     }
     assert found.keys() - {"constant_series"} == {"days_out_of_order", "double_days", "missing_days"}
-    assert "the dates go back at 1 place(s): 1963-07-28 is followed by this day" in found["days_out_of_order"].message
+    assert "at 1 place(s): 1963-07-28" in found["days_out_of_order"].message

@@ -52,7 +52,7 @@ def adjusted(both: Both, method: str, **more: Any) -> xr.DataArray:
 
 @pytest.mark.parametrize("method", [*METHODS[:2], pytest.param("MBCn", marks=pytest.mark.long)])
 @pytest.mark.parametrize("climate", CLIMATES)
-@pytest.mark.parametrize("name", ["pr", pytest.param("prsn", marks=pytest.mark.long), "snw"])
+@pytest.mark.parametrize("name", ["pr", *(pytest.param(one, marks=pytest.mark.long) for one in ("prsn", "snw"))])
 def test_mean_maximum_and_changes_stay_within_multiples_or_the_climate_is_flagged(
     name: str, climate: str, method: str
 ) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from frozen import Answers
 from scipy import stats
 from test_quantile_mapping import assert_close_but_for, days_of, numbers_of
 
@@ -86,7 +88,8 @@ def rainy(
     return reference, historical, simulation
 
 
-def by_xsdba(reference: xr.DataArray, historical: xr.DataArray, simulation: xr.DataArray, **train: Any) -> Any:
+def by_xsdba(reference: xr.DataArray, historical: xr.DataArray, simulation: xr.DataArray, **train: Any) -> xr.Dataset:
+    """The training's days that there are, and the scenario."""
     import xsdba
 
     group = xsdba.Grouper("time.dayofyear", 31, add_dims=["realization"])
@@ -98,7 +101,8 @@ def by_xsdba(reference: xr.DataArray, historical: xr.DataArray, simulation: xr.D
     # With only some days of year, xsdba takes the last for the neighbour of the first.
     days = np.arange(1, reference.time.dt.days_in_year.max().item() + 1)
     trained.set_dataset(trained.ds.reindex(dayofyear=days))
-    return trained, trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=detrend)
+    scenario = trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=detrend)
+    return trained.ds.sel(dayofyear=slice(1, 60)).assign(scenario=scenario)
 
 
 def ours(
@@ -131,7 +135,7 @@ def by_day(training: xr.DataArray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("calendar", "kind", "n_members"), [("noleap", "+", 2), ("360_day", "*", 1), ("standard", "*", 5)]
 )
-def test_a_pool_without_draws_is_xsdbas(calendar: str, kind: str, n_members: int) -> None:
+def test_a_pool_without_draws_is_xsdbas(answers: Answers, calendar: str, kind: str, n_members: int) -> None:
     _, historical, simulation = rainy(calendar, n_members)
     reference = historical.isel(realization=0, drop=True).roll(loc=2) + np.float32(1)
     if kind == "+":
@@ -140,31 +144,32 @@ def test_a_pool_without_draws_is_xsdbas(calendar: str, kind: str, n_members: int
         one.assign_attrs(units="K").rename("tasmax") for one in (reference, historical, simulation)
     )
     train = {"kind": kind, "nquantiles": 20, "max_tail_factor": 2 if kind == "*" else None}
-    trained, expected = by_xsdba(reference, historical, simulation, **train)
+    asked = partial(by_xsdba, reference, historical, simulation, **train)
+    theirs = answers(f"pool-undrawn-{calendar}-{n_members}", asked)
     train = {name: value for name, value in train.items() if value is not None}
     training, scenario = ours(reference, historical, simulation, train)
     # The mean of 280 K over a pool's sample in float32 is round to 2e-4 K.
     tolerance = {"rtol": 1e-5, "atol": 3e-4 if kind == "+" else 1e-6}
     for name in training.data_vars:
         assert training[name].dtype == np.float32
-        found, other = by_day(training[name]), by_day(trained.ds[name])
+        found, other = by_day(training[name]), by_day(theirs[name])
         np.testing.assert_allclose(found, other, **tolerance, err_msg=name)
     assert scenario.dims == simulation.dims
-    found, expected = scenario.values, expected.transpose(*simulation.dims).values
+    found, expected = scenario.values, theirs["scenario"].transpose(*simulation.dims).values
     assert_close_but_for(found, expected, 1e-3 if kind == "+" else 1e-4, 2e-4, kind)
 
 
 @pytest.fixture(scope="module", params=[("noleap", 2), ("standard", 1), ("360_day", 5)], ids=str)
-def adapted(request: pytest.FixtureRequest) -> dict[str, Any]:
+def adapted(request: pytest.FixtureRequest, answers: Answers) -> dict[str, Any]:
     """Frequencies adapted by xsdba and by us, in all cases of `rainy`."""
-    reference, historical, simulation = rainy(*request.param)
-    train = {name: value for name, value in PR.items()}
-    trained, theirs = by_xsdba(reference, historical, simulation, **train)
-    training, made = ours_counted(reference, historical, simulation, train)
+    calendar, n_members = request.param
+    series = rainy(calendar, n_members)
+    trained = answers(f"pool-{calendar}-{n_members}", partial(by_xsdba, *series, **PR))
+    training, made = ours_counted(*series, PR)
     return {
-        "series": (reference, historical, simulation),
-        "trained": trained.ds,
-        "theirs": theirs,
+        "series": series,
+        "trained": trained.drop_vars("scenario"),
+        "theirs": trained["scenario"].assign_coords(time=series[2]["time"]),
         "training": training,
         "scenario": made["scenario"],
         "treated": made["treated"].transpose("realization", "loc", "treatment"),
@@ -248,10 +253,8 @@ def test_the_tail_is_what_xsdba_leaves_unadjusted(adapted: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("kind", ["+", "*"])
-def test_days_beyond_the_quantiles_are_counted(kind: str) -> None:
+def test_days_beyond_the_quantiles_are_counted(answers: Answers, kind: str) -> None:
     """Of anomalies from xsdba's trend; a value on an edge may round to either side."""
-    import xsdba
-
     reference, historical, simulation = (
         one if one.dims == ("loc", "time") else one.isel(realization=0, drop=True) for one in rainy("noleap", 1)
     )
@@ -275,17 +278,23 @@ def test_days_beyond_the_quantiles_are_counted(kind: str) -> None:
     days = simulation.time.dt.dayofyear
     scaling, edges = (training[name].sel(dayofyear=days).drop_attrs() for name in ("scaling", "hist_q"))
     scaled = (simulation * scaling if kind == "*" else simulation + scaling).assign_attrs(units="K")
-    detrend = xsdba.detrending.LoessDetrend(
-        group=xsdba.Grouper("time.dayofyear", 31), kind=kind, f=0.2, niter=1, d=0, weights="tricube",
-        mult_skip_zeros=kind == "*",
-    )  # fmt: skip
-    anomalies = detrend.fit(scaled).detrend(scaled)
+    anomalies = answers(f"anomalies-{'added' if kind == '+' else 'factors'}", partial(detrended, scaled, kind))["pr"]
     below = (anomalies < edges.isel(quantiles=0)) & (anomalies != 0)
     beyond = (below | (anomalies > edges.isel(quantiles=-1))).sum("time")
     found = made["treated"].sel(treatment="extrapolated")
     assert (beyond > 10).all()
     np.testing.assert_allclose(found, beyond, atol=2)
     assert made["treated"].attrs["days"] == simulation.sizes["time"]
+
+
+def detrended(scaled: xr.DataArray, kind: str) -> xr.Dataset:
+    import xsdba
+
+    detrend = xsdba.detrending.LoessDetrend(
+        group=xsdba.Grouper("time.dayofyear", 31), kind=kind, f=0.2, niter=1, d=0, weights="tricube",
+        mult_skip_zeros=kind == "*",
+    )  # fmt: skip
+    return detrend.fit(scaled).detrend(scaled).to_dataset(name="pr")
 
 
 def brute_force_sample(
@@ -417,7 +426,7 @@ def test_scaling_pools_members() -> None:
         reference,
         historical,
         period=[1999, 2004],
-        group=POOLED,
+        group={**POOLED, "group": "time.month", "window": 1},
         method="Scaling",
         xsdba_train_args={"kind": "+"},
         seed="a",
@@ -476,6 +485,7 @@ def test_other_members_than_the_trained_ones_are_refused() -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("order", "mixes"), [("realization time loc", True), ("time realization loc", False)])
 def test_xsdba_mixes_the_members_of_any_number_of_cells_in_the_order_of_v2s_stores(order: str, mixes: bool) -> None:
     import xsdba

@@ -168,6 +168,7 @@ def cells(*parts: xr.DataArray) -> xr.DataArray:
     return xr.DataArray(values, {"time": parts[0].time}, ("loc", "time"), "tasmax", {"units": "K"})
 
 
+@pytest.mark.long
 def test_hurs_wind_and_radiation_of_berlin_are_xsdbas() -> None:
     folder = DATA / "isimip-berlin"
     if not folder.exists():

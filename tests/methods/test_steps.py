@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from frozen import Answers
 
 from espo_luigi.methods.dqm import quantile_mapping as qm
 from espo_luigi.methods.dqm.steps import steps_of_day
@@ -37,10 +39,23 @@ class Example:
         return {one.name: one for one in steps_of_day(self.simulation, self.training, step=step, **arguments)}
 
 
-@pytest.fixture(scope="module", params=[("noleap", "+"), ("standard", "*")], ids="-".join)
-def example(request: pytest.FixtureRequest) -> Example:
+def xsdbas(reference: xr.DataArray, simulation: xr.DataArray, kind: str) -> xr.Dataset:
+    """What xsdba makes of series of which it knows the first six years: a training, the trend and a scenario."""
     import xsdba
 
+    group = xsdba.Grouper("time.dayofyear", WINDOW)
+    train = {"group": group, "nquantiles": 50, "kind": kind}
+    six = slice("2000", "2005")
+    trained = xsdba.DetrendedQuantileMapping.train(reference.sel(time=six), simulation.sel(time=six), **train)
+    loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
+    scenario = trained.adjust(simulation, detrend=loess, interp="nearest", extrapolation="constant")
+    scaling = trained.ds.scaling.sel(dayofyear=simulation.time.dt.dayofyear).values
+    scaled = simulation.copy(data=simulation.values * scaling if kind == "*" else simulation.values + scaling)
+    return trained.ds.assign(trend=loess.fit(scaled).ds.trend, scenario=scenario).load()
+
+
+@pytest.fixture(scope="module", params=[("noleap", "+"), ("standard", "*")], ids="-".join)
+def example(request: pytest.FixtureRequest, answers: Answers) -> Example:
     calendar, kind = request.param
     times = xr.date_range("2000-01-01", "2011-12-31", calendar=calendar, use_cftime=True)
     random = np.random.default_rng(3)
@@ -50,15 +65,8 @@ def example(request: pytest.FixtureRequest) -> Example:
         xr.DataArray(one.astype("f4"), {"time": times}, ["time"], attrs={"units": "K"})
         for one in (values[0], values[1] * (1.01 if kind == "+" else 1.3) + np.linspace(0, 2, times.size))
     )
-    group = xsdba.Grouper("time.dayofyear", WINDOW)
-    train = {"group": group, "nquantiles": 50, "kind": kind}
-    six = slice("2000", "2005")
-    trained = xsdba.DetrendedQuantileMapping.train(reference.sel(time=six), simulation.sel(time=six), **train)
-    loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
-    scenario = trained.adjust(simulation, detrend=loess, interp="nearest", extrapolation="constant")
-    arrays = trained.ds.transpose(..., "dayofyear", "quantiles").load()
-    scaling = arrays.scaling.sel(dayofyear=simulation.time.dt.dayofyear).values
-    scaled = simulation.copy(data=simulation.values * scaling if kind == "*" else simulation.values + scaling)
+    arrays = answers(f"steps-{calendar}", partial(xsdbas, reference, simulation, kind))
+    arrays = arrays.transpose(..., "dayofyear", "quantiles")
     axis = TimeAxis.of(simulation)
     plan = qm.plan_adjustment(
         axis.dayofyear, axis.days, window=WINDOW, fraction=FRACTION, n_training_days=arrays.sizes["dayofyear"]
@@ -68,8 +76,8 @@ def example(request: pytest.FixtureRequest) -> Example:
         qm.Training(*(arrays[name].values[np.newaxis] for name in ("af", "hist_q", "scaling"))),
         simulation.values[np.newaxis],
         arrays,
-        loess.fit(scaled).ds.trend.values,
-        scenario.values,
+        arrays["trend"].values,
+        arrays["scenario"].values,
         axis,
     )
 

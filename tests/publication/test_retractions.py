@@ -110,13 +110,13 @@ def test_the_exit_code_tells_whether_any_was_found(final: Path, capsys: pytest.C
     assert f"{final}/c.zarr: pr_a.nc (0f2b8e0e-1b2c-4c1d-9c0e-0123456789ab)" in out
     listed.write_text("hdl:21.14100/9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab\n")
     assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
-    assert "cannot be checked: /flat/nameless.nc: no tracking id" in capsys.readouterr().out
+    assert "/flat/nameless.nc: no tracking id" in capsys.readouterr().out
     store.remove(final / "d.zarr")
     assert cli.main(["catalog", "--check", str(listed), str(final), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["found"] == {}
     (final / "a_input.csv").unlink()  # what cannot be looked up is not free of retracted data
     assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
-    assert "cannot be checked: a: its raw files are unknown, as their InputCheck is gone" in capsys.readouterr().out
+    assert "a: its raw files are unknown" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

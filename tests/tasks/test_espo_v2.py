@@ -15,6 +15,7 @@ from complete_demo import complete_all, edit, in_order, set_key
 from demo_runs import content_of, copy_properties, use
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
+from shared_folder import linked_copy
 
 from espo_luigi import store, tasks
 from espo_luigi.driver.graph import Graph
@@ -46,13 +47,13 @@ REGIONAL = "CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1
 def v2(tmp_path: Path, v2_raw: Path, own_settings: LuigiConfigParser) -> Callable[..., list[Path]]:
     """A function that configures this process for the demo of ESPO v2, with changes of dotted keys."""
 
-    def configure(members: int = 5, **changes: Any) -> list[Path]:
+    def configure(members: int = 5, raw: Path = v2_raw, **changes: Any) -> list[Path]:
         content = content_of(V2_DEMO / "config.yml")
         content["subregions"] |= changes
         content["extraction"]["simulation"]["search_data_catalogs"]["restrict_members"]["ordered"] = members
         paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
         del paths["demo"]
-        text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(v2_raw)).replace("espo-v2-demo", str(tmp_path))
+        text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(raw)).replace("espo-v2-demo", str(tmp_path))
         copy_properties(tmp_path)
         files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
         files[0].write_text(yaml.safe_dump(content, sort_keys=False))
@@ -74,6 +75,24 @@ def test_simulations_are_pooled_by_model_and_experiment_and_regional_ones_by_the
     assert list(run.pools[POOL]) == ENSEMBLE
     assert all(partition.pool_of(run, sim_id) == POOL for sim_id in ENSEMBLE)
     assert partition.pool_of(run, REGIONAL) == REGIONAL_POOL
+
+
+def test_a_member_that_cannot_be_read_stops_its_own_pool_by_name_and_no_other(
+    v2: Any, v2_raw: Path, tmp_path: Path
+) -> None:
+    raw = linked_copy(v2_raw, tmp_path / "raw")
+    damaged = sorted(path for path in raw.rglob("*Demo-Regional*") if path.is_file() and "r2i1p1f1" in str(path))[0]
+    whole = damaged.read_bytes()
+    damaged.unlink()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    v2(raw=raw)
+    one, two = (tasks.InputCheck(sim_id=sim_id) for sim_id in context().pools[REGIONAL_POOL])
+    with pytest.raises(DataError, match=damaged.name):
+        two.work()
+    one.work()
+    assert one.complete() and not two.complete()
+    needed = {pool: set(Graph([tasks.Train(pool=pool, piece="sr-0", var="pr")])) for pool in context().pools}
+    assert [pool for pool, of in needed.items() if two in of] == [REGIONAL_POOL] and one in needed[REGIONAL_POOL]
 
 
 @pytest.mark.parametrize(("n", "sizes"), [(75, [75, 75, 36]), (93, [93, 93]), (186, [186]), (500, [186])])

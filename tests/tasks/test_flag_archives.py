@@ -25,7 +25,7 @@ from espo_luigi.science.finalize.gaps import join_land
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.report import FlagDetails, summary_tasks
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.production, pytest.mark.timeout(600)]
 MISSING = {"id": "*", "variable": "pr", "when": "2001-07-03", "what": "missing"}
 # The planted defects. The spike is in a cell of the raw grid, the others in cells of the reference.
 ODD_YEAR, WARM_FROM, SWAPPED, SPIKE = 1996, 2004, ("2004-01", "2004-07"), "2005-07-03"

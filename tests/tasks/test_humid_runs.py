@@ -21,6 +21,7 @@ from espo_luigi.tasks.context import forget
 from espo_luigi.tasks.export import every_export
 from espo_luigi.tasks.publish import publish
 
+pytestmark = pytest.mark.production
 SIM = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Humid_ssp585_r1i1p1f1_global"
 VARIABLES = ("tas", "pr", "hurs", "sfcWind", "rsds")
 KNOWN = slice("1991", "2020")

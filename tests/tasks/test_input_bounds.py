@@ -46,7 +46,7 @@ def test_values_beyond_the_bounds_of_a_logit_are_told_with_the_key(raw: Path, tm
         assert "biasadjust.variables.hurs.training_args.additive_space" in check.reading()
     (found,) = messages(of_simulation).items()
     assert found[0] == ("impossible_values", "hurs")
-    assert "expected -5 to 100 %, as `biasadjust.variables.hurs.training_args.additive_space` has no place" in found[1]
+    assert "expected -5 to 100 %" in found[1]
     assert "a `margin` there limits them" in found[1]
     for check in configured(tmp_path, "permissive"):
         check.work()
@@ -61,7 +61,7 @@ def test_bounds_that_most_values_pass_are_told_with_the_key(raw: Path, tmp_path:
     of_reference, of_simulation = configured(tmp_path, None, **own)
     of_reference.work()
     (found,) = messages(of_simulation).items()
-    assert found[0] == ("mislabelled_units", "hurs") and "are beyond the bounds; expected 0 to 100" in found[1]
+    assert found[0] == ("mislabelled_units", "hurs") and "expected 0 to 100" in found[1]
     assert "`biasadjust.variables.hurs.training_args.additive_space`" in found[1]
 
 
@@ -76,7 +76,7 @@ def test_fractions_labelled_percent_and_units_that_nobody_knows_are_told_with_fi
     _, check = configured(tmp_path, "permissive", variables={"ozone": {"units": "mg m-3"}})
     found = messages(check)
     assert set(found) == {("mislabelled_units", "hurs"), ("units", "ozone")}
-    assert "so they are probably fractions of 1; expected values up to 100 %" in found["mislabelled_units", "hurs"]
+    assert "expected values up to 100 %" in found["mislabelled_units", "hurs"]
     assert f"{raw.with_name('simulation-ozone.nc')}: ozone has units 'DU?'" in found["units", "ozone"]
 
 

@@ -27,7 +27,7 @@ from espo_luigi.errors import CatalogError, DataError
 from espo_luigi.tasks.context import context, forget
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "isimip-berlin"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs {DATA}, which is not there")
+pytestmark = [pytest.mark.production, pytest.mark.skipif(not DATA.is_dir(), reason=f"needs {DATA}, which is not there")]
 
 SIM = "Model"
 STRETCHES = [["1979", "2014"], ["2065", "2100"]]

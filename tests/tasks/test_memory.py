@@ -107,6 +107,7 @@ def peaks(folder: Path, rows: int) -> dict[str, int]:
     return most
 
 
+@pytest.mark.production
 def test_no_rule_of_the_chain_takes_more_memory_for_more_cells(tmp_path: Path, small_blocks: None) -> None:
     compile_all()  # once, not in each child
     small, large = (peaks(tmp_path / f"rows{rows}", rows) for rows in ROWS)

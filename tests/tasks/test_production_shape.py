@@ -31,6 +31,7 @@ from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import product, reference
 from espo_luigi.tasks.base import EspoTask
 
+pytestmark = pytest.mark.production
 # Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
 # 4 rows or on them, 10 columns in chunks of 3, 18 years in chunks of 4. Raw files are of more years than are wanted.
 LATITUDES = {"south": (45.0, 45.75), "middle": (45.75, 47.0), "north": (47.0, 48.0)}

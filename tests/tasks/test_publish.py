@@ -57,15 +57,15 @@ def test_without_rocrate_the_catalogue_is_written_and_the_crate_is_asked_for_in_
     (complete_demo / "final" / METADATA_NAME).unlink(missing_ok=True)
     before = {path: path.read_bytes() for path in (complete_demo / "final").glob("*.json")}
     assert cli.main(["publish", "--crate", "--catalog"]) == 1
-    assert "an RO-Crate needs the package rocrate, which is not installed here: pip install" in capsys.readouterr().err
+    assert "needs the package rocrate" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in (complete_demo / "final").glob("*.json")} == before
     assert cli.main(["publish"]) == 0
     said = capsys.readouterr().out
-    assert "no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'" in said
+    assert "pip install 'espo_luigi[publication]'" in said
     assert "that are data" in said and not (complete_demo / "final" / METADATA_NAME).exists()
     assert f"no RELEASE.json covers the files in {(complete_demo / 'final').absolute()}" in said
     assert cli.main(["publish", "--released"]) == 1
-    assert "RELEASE.json; expected a release. Give `espo validate" in capsys.readouterr().err
+    assert "RELEASE.json; expected a release" in capsys.readouterr().err
 
 
 def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(
@@ -75,7 +75,7 @@ def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(
     dois, written = complete_demo / "dois.csv", complete_demo / "final" / "datacite.json"
     dois.write_text("pattern,doi\n*_Demo-NoLeap_*,10.22033/ESGF/CMIP6.1\n*_Demo-NoLaep_*,10.22033/ESGF/CMIP6.2\n")
     assert cli.main(["publish", "--datacite", "--doi-table", "dois.csv"]) == 1
-    assert "dois.csv, line 3: the pattern '*_Demo-NoLaep_*' fits none of the" in capsys.readouterr().err
+    assert "line 3: the pattern '*_Demo-NoLaep_*'" in capsys.readouterr().err
     assert not written.exists()
     dois.write_text("pattern,doi\n*_Demo-NoLeap_*,10.22033/ESGF/CMIP6.1\n")
     assert cli.main(["publish", "--datacite", "--doi-table", "dois.csv"]) == 0

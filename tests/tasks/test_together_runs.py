@@ -20,6 +20,7 @@ from espo_luigi.audit.value import way_of
 from espo_luigi.commands import cli
 from espo_luigi.tasks.report import write_now
 
+pytestmark = pytest.mark.production
 KNOWN = ["1991", "1994"]
 JOINT = {"method": "MBCn", "variables": ["tasmax", "dtr", "pr"]}
 CHANGES: dict[str, Any] = {

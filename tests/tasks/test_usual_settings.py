@@ -81,7 +81,7 @@ def test_a_half_finished_run_is_refused_before_anything_is_submitted_and_the_pla
     blocked = [one for one in plan.of(BLOCKED) if one.rule == "Adjust"]
     assert len(blocked) == 3
     assert not {one.rule for one in plan.of(RUN)} & {"Train", "Adjust", "CleanUp", "ConcatenationFinal"}
-    assert "begun by other usual settings than `usual: 2026-12`" in render_plan(plan)
+    assert "usual settings than `usual: 2026-12`" in render_plan(plan)
     get_config().set("espo", "rerun", "stale")
     checked()
 

@@ -133,8 +133,8 @@ def test_what_is_not_possible_of_a_module_is_left_out_by_name() -> None:
     names = ["TX", "HI", "SD", "TX90p", "RR"]
     found, reasons = possible(of("icclim", names), ["tas", "tasmax", "pr"])
     assert [name for name, _ in found] == ["TX", "HI", "RR"]
-    assert "it needs snd; the production has pr, tas, tasmax" in reasons["SD"]
-    assert "percentiles of a base period (tasmax_per)" in reasons["TX90p"]
+    assert "needs snd" in reasons["SD"]
+    assert "base period (tasmax_per)" in reasons["TX90p"]
     # Its threshold is a depth a day, with which xclim cannot compare a flux.
     left_out = checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], freqs=["YS"], if_possible=True)
     assert list(left_out) == ["sdii at YS"] and "Cannot convert from 'millimeter / day'" in left_out["sdii at YS"]

@@ -15,6 +15,7 @@ import throwaway_sge
 import throwaway_slurm
 from kept_servers import KeptServers
 from luigi.configuration import LuigiConfigParser, get_config
+from throwaway_daemons import Throwaway
 
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -82,6 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             on_sge = item.get_closest_marker("sge") is not None
             missing = throwaway_sge.missing_packages() if on_sge else throwaway_slurm.missing_packages(**mark.kwargs)
             item.add_marker(pytest.mark.skipif(missing is not None, reason=str(missing)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let only tests that are marked start a cluster: others are for machines that have none."""
+    Throwaway.may_start = item.get_closest_marker("slurm") is not None
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -48,7 +48,9 @@ def no_jobs_of(driver: Driver) -> bool:
     return not driver.jobs()
 
 
-def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> None:
+def test_an_interrupt_cancels_this_runs_jobs_and_a_second_ctrl_c_does_not_interrupt_that(driver: Driver) -> None:
+    options = ("--parsable", "--job-name=foreign", "--output=/dev/null")
+    foreign = driver.cluster.run("sbatch", *options, "--wrap", "sleep 300").strip()
     wrap_scancel(driver, 'touch cancelling; sleep 3; exec $real "$@"')
     process = driver.start(*SLOW, "300")
     driver.wait_for_starts(3)
@@ -61,7 +63,8 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> No
     assert "3 job(s) cancelled" in errors
     assert "SIGINT: this run is stopping already" in errors
     assert "Traceback" not in errors
-    eventually(lambda: no_jobs_of(driver))
+    eventually(lambda: driver.jobs() == ["foreign"])
+    driver.cluster.run("scancel", foreign)
 
 
 def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_charge(driver: Driver) -> None:
@@ -121,14 +124,15 @@ def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_a
     eventually(lambda: bool(driver.jobs()))
     eventually(lambda: driver.record().job_id is not None)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=180)
+    errors = ended(process, 129)
+    assert "Detached: the jobs go on" in errors and "Traceback" not in errors
     (driver.folder / "configuration").write_text("B")
     driver.cluster.run("scontrol", "release", str(driver.record().job_id))
     result = driver.folder / "work" / "jobs" / "Configured"
     eventually(lambda: bool(list(result.glob("*.result.json"))))
     errors = ended(driver.start("Configured", "--n", "1", "--slurm-retries", "0"))
-    assert "ordered under another configuration (A, now B)" in errors
-    assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
+    assert "another configuration (A, now B)" in errors
+    assert "[core] workers = 50 is below [slurm] max_jobs" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
     assert [past["ended"] for past in record.history] == ["configuration"]
@@ -187,7 +191,7 @@ def test_nodes_that_slurm_drained_are_named_with_the_administrators_command(driv
         eventually(lambda: resume in (run_json.read_text() if run_json.exists() else ""), 60)
         command = [sys.executable, "-m", "espo_luigi.commands.cli", "status"]
         said = subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
-        assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: slurmctld lost its state" in said
+        assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: " in said
         assert resume in said
     finally:
         driver.cluster.run(*shlex.split(resume))

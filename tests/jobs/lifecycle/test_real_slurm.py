@@ -8,6 +8,7 @@ import pytest
 from job_work import Work
 from real_clusters import (
     at_work,
+    check_a_cancellation,
     check_killed_drivers,
     failure_of,
     job_id_of,
@@ -27,14 +28,8 @@ pytestmark = pytest.mark.slurm(accounting=True)
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> ThrowawayCluster:
-    return request.getfixturevalue(getattr(request, "param", "with_accounting"))
-
-
-# How a job ended, Slurm tells by sacct or by scontrol.
-with_and_without_accounting = pytest.mark.parametrize(
-    "cluster", ["with_accounting", "without_accounting"], indirect=True
-)
+def cluster(with_accounting: ThrowawayCluster) -> ThrowawayCluster:
+    return with_accounting
 
 
 def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster: ThrowawayCluster) -> None:
@@ -46,7 +41,6 @@ def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster
     assert len(work.starts()) == 1
 
 
-@with_and_without_accounting
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
@@ -64,14 +58,8 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     assert manager.commands.counts["sbatch"] == 2 and work.starts() == []
 
 
-@with_and_without_accounting
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster, retries=3) as manager:
-        handle = manager.submit(work.order("a", seconds=100))
-        eventually(at_work(handle))
-        cluster.run("scancel", job_id_of(handle))
-        assert failure_of(handle).cause is Cause.CANCELLED
-    assert len(work.starts()) == 1
+    check_a_cancellation(work, cluster)
 
 
 def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
@@ -106,8 +94,7 @@ def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cl
     assert outcome.attempts == 1
 
 
-def test_a_database_that_is_away_costs_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
-    cluster = with_accounting
+def test_a_database_that_is_away_costs_nothing(work: Work, cluster: ThrowawayCluster) -> None:
     cluster.stop_daemon("slurmdbd")
     try:
         with running(work, cluster) as manager:
@@ -132,8 +119,8 @@ NEVER: list[tuple[SlurmOptions, dict[str, int], str]] = [
 ]
 
 
-def test_what_slurm_will_never_take_fails_at_once_with_its_words(work: Work, with_accounting: ThrowawayCluster) -> None:
-    with running(work, with_accounting, retries=3) as manager:
+def test_what_slurm_will_never_take_fails_at_once_with_its_words(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster, retries=3) as manager:
         orders = [work.order(f"a{n}", options=options, **more) for n, (options, more, _) in enumerate(NEVER)]
         failures = [failure_of(handle) for handle in [manager.submit(order) for order in orders]]
         assert manager.commands.counts["sbatch"] == len(NEVER)
@@ -144,9 +131,9 @@ def test_what_slurm_will_never_take_fails_at_once_with_its_words(work: Work, wit
 
 @pytest.mark.parametrize("bundle", [{}, {"pack": "5", "bundle": "array"}], ids=["alone", "array"])
 def test_a_limit_on_submitted_jobs_passes_as_jobs_end(
-    work: Work, with_accounting: ThrowawayCluster, bundle: dict[str, str]
+    work: Work, cluster: ThrowawayCluster, bundle: dict[str, str]
 ) -> None:
-    with running(work, with_accounting) as manager:
+    with running(work, cluster) as manager:
         options = SlurmOptions(qos="two", **bundle)
         handles = [manager.submit(work.order(f"a{i}", seconds=1, options=options)) for i in range(5)]
         for handle in handles:
@@ -154,8 +141,8 @@ def test_a_limit_on_submitted_jobs_passes_as_jobs_end(
     assert len(work.starts()) == len(set(work.starts())) == 5
 
 
-def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
-    check_killed_drivers(work, with_accounting, jobs=20)
+def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, cluster: ThrowawayCluster) -> None:
+    check_killed_drivers(work, cluster, jobs=20)
 
 
 def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:

@@ -8,6 +8,7 @@ import pytest
 from job_work import Work
 from real_clusters import (
     at_work,
+    check_a_cancellation,
     check_an_absence,
     check_ends_without_a_result,
     failure_of,
@@ -31,6 +32,10 @@ def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     check_ends_without_a_result(work, without_accounting)
+
+
+def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, without_accounting: ThrowawayCluster) -> None:
+    check_a_cancellation(work, without_accounting)
 
 
 def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:

@@ -85,7 +85,7 @@ def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: 
 def test_a_folder_of_another_layout_is_refused_with_the_version_that_can_read_it(store: RecordStore) -> None:
     said = {"layout": LAYOUT + 1, "version": "9.9"}
     (store.folder / "layout.json").write_text(json.dumps(said))
-    with pytest.raises(SubmissionError, match=r"finish or cancel the run with espo_luigi 9\.9, or choose another"):
+    with pytest.raises(SubmissionError, match=r"with espo_luigi 9\.9"):
         store.create_folders()
     (store.folder / "layout.json").write_text(json.dumps(said | {"layout": LAYOUT}))
     store.create_folders()
@@ -100,7 +100,7 @@ def test_records_whose_layout_is_unknown_are_refused_and_an_empty_folder_is_not(
     path.unlink() if text is None else path.write_text(text)
     store.check_layout()
     store.save(RECORD)
-    with pytest.raises(SubmissionError, match=r"an unknown version \(layout unknown\).* choose another workdir"):
+    with pytest.raises(SubmissionError, match=r"layout unknown"):
         store.create_folders()
 
 

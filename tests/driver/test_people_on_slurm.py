@@ -1,6 +1,5 @@
-"""People and a real Slurm: Ctrl-C twice, a kill while cancelling, a login node that goes down, an edited file."""
+"""People and a real Slurm: Ctrl-C twice, a login node that goes down, an edited file, drained nodes."""
 
-import json
 import re
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from luigi.configuration import get_config
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
-from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.overview import states, why
 
 pytestmark = pytest.mark.slurm
@@ -67,22 +65,6 @@ def test_an_interrupt_cancels_this_runs_jobs_and_a_second_ctrl_c_does_not_interr
     driver.cluster.run("scancel", foreign)
 
 
-def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_charge(driver: Driver) -> None:
-    wrap_scancel(driver, '$real "$@"; touch cancelled; sleep 60')
-    process = driver.start(*SLOW, "300")
-    driver.wait_for_starts(3)
-    process.send_signal(signal.SIGINT)
-    eventually((driver.folder / "cancelled").exists)
-    process.kill()
-    process.communicate()
-    # The first attempt was the only one that is allowed.
-    ended(driver.start(*SLOW, "1", "--slurm-retries", "0"))
-    assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
-    records = list(RecordStore(driver.folder / "work" / "scheduler").all())
-    assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
-    assert {one.history[0]["ended"] for one in records} == {"driver_cancelled"}
-
-
 def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: Driver) -> None:
     configure(driver, "[slurm]", "on_sigterm = cancel")
     luigi = Path(sys.executable).parent / "luigi"
@@ -99,23 +81,6 @@ def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: D
     eventually(lambda: len(driver.jobs()) == 3)
     ended(driver.start(*SLOW, "10"))
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
-
-
-def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over(driver: Driver) -> None:
-    trust = "from espo_luigi.jobs import lock; lock.REFRESH_EVERY_SECONDS = 2.0"
-    process = driver.start("SlowOnes", "--n", "6", "--seconds", "3", "--slurm-max-jobs", "2", first=trust)
-    driver.wait_for_starts(2)
-    process.send_signal(signal.SIGSTOP)
-    lock = driver.folder / "work" / "scheduler" / "driver.lock"
-    lock.unlink()
-    lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
-    before = len(list(RecordStore(driver.folder / "work" / "scheduler").all()))
-    time.sleep(4)  # its jobs end, and longer than it may trust its last look
-    process.send_signal(signal.SIGCONT)
-    errors = ended(process, 30)
-    assert "driver.lock is another driver's now" in errors
-    assert len(list(RecordStore(driver.folder / "work" / "scheduler").all())) == before == 2
-    assert driver.starts().total() == 2
 
 
 def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_anew(driver: Driver) -> None:

@@ -76,6 +76,7 @@ WAYS = {
     tasks.Regrid: "cluster = allocation\nnodes = 2\n",
     tasks.RefDefault: "pack = 2\nbundle = steps\n",
     tasks.ReferenceCalendar: "pack = 4\nbundle = array\n",
+    tasks.Adjust: "pack = 3\nbundle = steps\n",
 }
 PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
 # Before that, the tasks below the simulation's raw files, as steps of an allocation.
@@ -123,7 +124,7 @@ def make_by_command(
 ) -> Made:
     """Make the demo in many chunks, with a single simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **changes(engine, every)})))
-    ways = WAYS if engine == "slurm" else {}
+    ways = {} if engine == "sge" else WAYS if every else WAYS | {tasks.RefDefault: PILOTS}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
@@ -190,7 +191,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     assert set(without) == (IN_ALLOCATION if made.engine == "slurm" else set())
     bundled = {getattr(tasks, record.rule) for record in records if record.bundle}
     # Those of a rule of each kind of bundle that always become ready together.
-    together = {tasks.RefDefault, tasks.ReferenceCalendar, tasks.ConcatenationDiag if made.every else tasks.Adjust}
+    together = {tasks.RefDefault, tasks.ReferenceCalendar} | ({tasks.ConcatenationDiag} if made.every else set())
     assert bundled >= together if made.engine == "slurm" else not bundled
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}
 

@@ -28,7 +28,6 @@ LONG = (
     "driver/test_many_nodes.py",
     "driver/test_slurm_engine.py",
     "tasks/test_demo_on_clusters.py",
-    "jobs/lifecycle/test_faults.py",
     "tasks/test_outcomes.py",
     "tasks/test_espo_v2.py",
     "store/test_store_interrupted.py",

@@ -58,7 +58,13 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         urgent = without_accounting.run(
-            "sbatch", "--parsable", "--partition=urgent", "--nodelist=n4", "--cpus-per-task=64", "--wrap=sleep 2"
+            "sbatch",
+            "--parsable",
+            "--partition=urgent",
+            "--nodelist=n4",
+            "--cpus-per-task=64",
+            "--output=/dev/null",
+            "--wrap=sleep 2",
         )
         eventually(state_is(handle, "PENDING"))
         eventually(

@@ -298,13 +298,6 @@ def test_a_colleagues_job_that_a_listing_of_ones_own_lacks_is_asked_for_by_id(fa
     assert isinstance(fake.outcome(handle, 5), Success) and len(fake.calls("sbatch")) == 1
 
 
-def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"))
-    fake.set_state("PENDING", "launch failed requeued held")
-    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
-    assert handle.progress.attempt == 1
-
-
 def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(retries=3)
     first, second = (manager.submit(work.order(name)) for name in "ab")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 from job_work import Work
 from real_clusters import (
+    MIB,
     at_work,
     check_a_cancellation,
     check_killed_drivers,
@@ -21,8 +23,11 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
+from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
+from espo_luigi.report.job_use import accounted
 
 pytestmark = pytest.mark.slurm(accounting=True)
 
@@ -152,3 +157,37 @@ def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluste
         outcome = success_of(second.submit(request))
         assert outcome.adopted
         assert second.commands.counts["sbatch"] == 0
+
+
+def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
+    work: Work, cluster: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environ[name])
+    found: dict[str, Usage] = {}
+    with running(work, cluster) as manager:
+        big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
+        dead = manager.submit(work.order("dead", "die"))
+        success_of(big)
+        failure_of(dead)
+        known = submissions(manager.store.all())
+
+        def has_both() -> bool:
+            # The end of a job comes to the database some seconds after its result.
+            found.update({one.job_id: one for one in read_accounts("slurm", known)})
+            return len(found) == 2
+
+        eventually(has_both, 60)
+    assert {(one.job_id, one.name) for one in found.values()} == known.keys()
+    first, second = found[job_id_of(big)], found[job_id_of(dead)]
+    assert (first.phase, first.cpus, first.memory_bytes, first.time_minutes) == (Phase.COMPLETED, 2, 500 * MIB, 10)
+    assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
+    assert 4 <= first.ended - first.started < 60
+    assert abs(first.started - time.time()) < 300, "times are UTC's"
+    assert (second.phase, second.memory_bytes) == (Phase.FAILED, 100 * MIB)
+
+    jobs = accounted([], known, list(found.values()))
+    assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {
+        ("rule", True, 2, 10),
+        ("rule", False, 1, 10),
+    }

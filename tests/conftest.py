@@ -15,6 +15,7 @@ import throwaway_sge
 import throwaway_slurm
 from kept_servers import KeptServers
 from luigi.configuration import LuigiConfigParser, get_config
+from throwaway_daemons import Throwaway
 
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -24,15 +25,17 @@ from espo_luigi.jobs.resources import Resources
 LONG = (
     "tasks/test_end_to_end.py",
     "methods/test_pools.py",
+    "driver/test_many_nodes.py",
     "driver/test_slurm_engine.py",
+    "tasks/test_demo_on_clusters.py",
     "tasks/test_outcomes.py",
     "tasks/test_espo_v2.py",
     "store/test_store_interrupted.py",
-    "driver/test_many_nodes.py",
     "tasks/test_espo_v2_runs.py",
     "tasks/test_staleness.py",
+    "jobs/lifecycle/test_real_sge.py",
     "driver/test_people_on_slurm.py",
-    "tasks/test_demo_on_clusters.py",
+    "driver/test_library.py",
     "tasks/test_plan.py",
     "jobs/lifecycle/test_real_slurm.py",
     "tasks/test_cmip7.py",
@@ -40,7 +43,6 @@ LONG = (
     "jobs/lifecycle/test_real_slurm_drivers.py",
     "methods/test_known_future.py",
     "methods/test_steps.py",
-    "jobs/lifecycle/test_real_sge.py",
     "methods/test_quantile_mapping.py",
     "tasks/test_production_shape.py",
     "jobs/lifecycle/test_real_slurm_losses.py",
@@ -82,6 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             on_sge = item.get_closest_marker("sge") is not None
             missing = throwaway_sge.missing_packages() if on_sge else throwaway_slurm.missing_packages(**mark.kwargs)
             item.add_marker(pytest.mark.skipif(missing is not None, reason=str(missing)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let only tests that are marked start a cluster: others are for machines that have none."""
+    Throwaway.may_start = item.get_closest_marker("slurm") is not None
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from racing import winners_of
 from strangers import AS_STRANGER, NOBODY, as_root, reachable
 
 from espo_luigi import files
@@ -316,3 +317,10 @@ def test_hdf5_files_are_read_without_locks() -> None:
             [sys.executable, "-c", code], env=environ | more, capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == expected
+
+
+def test_of_many_that_want_a_name_one_gets_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    (winner,) = winners_of("create_whole(Path(sys.argv[1]), sys.argv[2])", str(path))
+    assert path.read_text() == str(winner)
+    assert list(path.parent.iterdir()) == [path]

@@ -136,7 +136,7 @@ def test_without_an_index_the_command_says_what_it_needs_and_leaves_nothing_half
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     done = espo_here(tmp_path, "env", "--wheelhouse", "wheels")
     assert done.returncode == 1
-    assert re.search(r"`pip wheel` ended with code 1:\nERROR: .*\n(.*\n)*It needs the internet", done.stderr)
+    assert re.search(r"code 1:\nERROR: .*\n(.*\n)*It needs the internet", done.stderr)
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -128,11 +128,3 @@ def test_a_driver_that_somebody_cancels_does_not_come_back(here: Here) -> None:
     assert "2 job(s) cancelled" in done.stdout
     assert wait(lambda: not here.cluster.run("squeue", "--noheader"), 90)
     assert here.starts() == Counter({"0": 1, "1": 1})
-
-
-def test_a_driver_that_fails_at_once_is_not_started_again(here: Here) -> None:
-    task = ("Fail", "--n", "1", "--folder", str(here.folder), "--memory", "300MB", "--local-scheduler")
-    job_id = here.espo("submit", "--time", "10", "luigi", "--module", "toy_tasks", *task).stdout.split()[4].rstrip(";")
-    assert wait(lambda: here.state(job_id) == "FAILED", 90), here.log(job_id)
-    assert "ExitCode=30:0" in here.job(job_id) and "Restarts=0" in here.job(job_id)
-    assert "ValueError: no such luck" in here.log(job_id)

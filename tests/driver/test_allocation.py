@@ -70,7 +70,7 @@ def test_of_a_step_that_fails_or_takes_too_much_memory_the_cause_is_said_and_the
     allocated(driver, "--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=2000")
     errors = ended(start(driver, *command(driver, "Troubled")), 30)
     assert "ValueError: no luck" in errors
-    assert "out of memory, of which it had 400MB: raise [Hungry] memory" in errors
+    assert "it had 400MB: raise [Hungry] memory" in errors
     assert "1 of 3 tasks done, 2 failed" in errors
     assert (driver.folder / "count-3.txt").exists()
     driver.cluster.run("scancel", driver.environ["SLURM_JOB_ID"])
@@ -98,6 +98,6 @@ def test_steps_end_with_a_driver_that_is_killed_or_interrupted_and_it_is_said_wh
 
 def test_outside_of_an_allocation_nothing_is_started_and_it_is_said_what_to_do(driver: Driver) -> None:
     errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35)
-    assert "Nothing was started: engine = allocation runs the tasks inside an allocation of Slurm" in errors
+    assert "engine = allocation" in errors
     assert "espo shell" in errors
     assert read_json(driver.folder / "work" / "scheduler" / "driver.lock") is None

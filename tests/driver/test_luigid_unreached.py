@@ -80,7 +80,7 @@ def test_luigid_that_does_not_answer_is_told_with_what_to_do(tmp_path: Path, log
 
 def test_the_proxy_that_was_asked_for_luigid_is_named(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     assert refused("http://luigid.example:8082", tmp_path)
-    assert "; http_proxy is set, and luigid.example is not in no_proxy, so that a proxy is asked for it" in log.text
+    assert "http_proxy is set, and luigid.example" in log.text
 
 
 def test_what_refuses_a_drivers_first_question_is_told_at_once(

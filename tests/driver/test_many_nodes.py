@@ -85,6 +85,7 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
     assert list((tmp_path / "work" / "scheduler" / "dask").iterdir()) == []
 
 
+@pytest.mark.long
 def test_adaptive_workers_come_with_the_work_and_one_that_is_requeued_changes_nothing(
     tmp_path: Path, cluster: ThrowawayCluster, local: dict[str, str]
 ) -> None:
@@ -100,10 +101,10 @@ def test_adaptive_workers_come_with_the_work_and_one_that_is_requeued_changes_no
 
 
 def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: ThrowawayCluster) -> None:
-    table = '{"jobs": 6, "memory": "600MB", "death_timeout": 15}'
+    table = '{"jobs": 4, "memory": "600MB", "death_timeout": 15}'
     # A worker without a scheduler waits for the block that it computes, 30 s at most.
     process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 8\nworker_jobs = {table}")
-    eventually(lambda: bool(makers(tmp_path)) and len(workers(cluster)) == 6)
+    eventually(lambda: bool(makers(tmp_path)) and len(workers(cluster)) == 4)
     pending = workers(cluster, "--states=PENDING")
     assert pending
     # The driver, too: nobody is left who could cancel anything.
@@ -112,15 +113,6 @@ def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: Thro
     (order,) = (tmp_path / "work" / "jobs" / "SpreadBlocks").glob("*[!t].json")
     pid = subprocess.run(["pgrep", "-f", f"espo_luigi.job {order}"], capture_output=True, text=True, check=True).stdout
     os.kill(int(pid.split()[0]), signal.SIGKILL)
-    eventually(lambda: jobs(cluster) == [])
-
-
-def test_an_interrupt_cancels_the_workers_with_their_task(tmp_path: Path, cluster: ThrowawayCluster) -> None:
-    process = start(tmp_path, cluster, f'{JOBQUEUE}seconds = 300\nworker_jobs = {{"jobs": 6, "memory": "600MB"}}')
-    eventually(lambda: len(workers(cluster)) == 6)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=180)
-    assert "7 job(s) cancelled" in errors
     eventually(lambda: jobs(cluster) == [])
 
 
@@ -164,23 +156,6 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
     assert list((tmp_path / "espo-work" / "scheduler" / "dask").iterdir()) == []
 
 
-@pytest.fixture
-def notebook(tmp_path: Path, cluster: ThrowawayCluster) -> subprocess.Popen[str]:
-    """A process whose session has computed, and that waits with it for its standard input to close."""
-    (tmp_path / "mine.py").write_text(MODULE)
-    program = [sys.executable, "-c", PROGRAM, "wait"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
-    assert process.stdout is not None and process.stdout.readline()
-    return process
-
-
-def test_a_killed_notebook_leaves_no_job(notebook: subprocess.Popen[str], cluster: ThrowawayCluster) -> None:
-    notebook.kill()
-    notebook.communicate()
-    eventually(lambda: jobs(cluster) == [])
-
-
 def listening_in(folder: Path, *but: str) -> list[Any]:
     """Where all that works in a folder listens, as drivers, jobs and their workers do; `but` programs of Slurm's."""
     here = []
@@ -193,29 +168,40 @@ def listening_in(folder: Path, *but: str) -> list[Any]:
 
 @as_root
 @pytest.mark.parametrize(
-    "section",
-    [f'{JOBQUEUE}worker_jobs = {{"jobs": 2, "memory": "600MB"}}', pytest.param(SPREAD, marks=pytest.mark.long)],
+    ("section", "cancelled"),
+    [
+        (f'{JOBQUEUE}worker_jobs = {{"jobs": 4, "memory": "600MB"}}', 5),
+        pytest.param(SPREAD, 1, marks=pytest.mark.long),
+    ],
 )
-def test_another_account_reaches_no_scheduler_worker_or_page_of_a_session_on_several_nodes(
-    tmp_path: Path, cluster: ThrowawayCluster, section: str
+def test_another_account_reaches_nothing_of_a_session_on_several_nodes_and_an_interrupt_cancels_its_workers(
+    tmp_path: Path, cluster: ThrowawayCluster, section: str, cancelled: int
 ) -> None:
-    process = start(tmp_path, cluster, f"{section}\nseconds = 4")
+    process = start(tmp_path, cluster, f"{section}\nseconds = 300")
     eventually(lambda: len(makers(tmp_path)) >= 2)
     # srun listens for Slurm's own daemons, which speak by munge's credentials.
     addresses = listening_in(tmp_path, "srun")
-    luck = strangers_luck(addresses)
-    ended(process)
     # A scheduler and its pages; of each of two workers a nanny, too.
     assert len(addresses) >= 6
-    assert luck == no_luck(len(addresses))
+    assert strangers_luck(addresses) == no_luck(len(addresses))
+    eventually(lambda: len(jobs(cluster)) == cancelled)
+    process.send_signal(signal.SIGINT)
+    assert f"{cancelled} job(s) cancelled" in ended(process, -signal.SIGINT)
+    eventually(lambda: jobs(cluster) == [])
 
 
 @as_root
-def test_another_account_reaches_nothing_of_a_session_without_a_task(
-    notebook: subprocess.Popen[str], tmp_path: Path
+def test_another_account_reaches_nothing_of_a_session_without_a_task_which_leaves_no_job_when_it_is_killed(
+    tmp_path: Path, cluster: ThrowawayCluster
 ) -> None:
-    addresses = listening_in(tmp_path)
-    luck = strangers_luck(addresses)
-    notebook.communicate("", timeout=60)
-    assert len(addresses) >= 6
-    assert luck == no_luck(len(addresses))
+    (tmp_path / "mine.py").write_text(MODULE)
+    program = [sys.executable, "-c", PROGRAM, "wait"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes) as notebook:
+        # It has computed, and waits with its session for its standard input to close.
+        assert notebook.stdout is not None and notebook.stdout.readline()
+        addresses = listening_in(tmp_path)
+        assert len(addresses) >= 6
+        assert strangers_luck(addresses) == no_luck(len(addresses))
+        notebook.kill()
+    eventually(lambda: jobs(cluster) == [])

@@ -1,6 +1,5 @@
-"""People and a real Slurm: Ctrl-C twice, a kill while cancelling, a login node that goes down, an edited file."""
+"""People and a real Slurm: Ctrl-C twice, a login node that goes down, an edited file, drained nodes."""
 
-import json
 import re
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from luigi.configuration import get_config
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
-from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.overview import states, why
 
 pytestmark = pytest.mark.slurm
@@ -48,7 +46,9 @@ def no_jobs_of(driver: Driver) -> bool:
     return not driver.jobs()
 
 
-def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> None:
+def test_an_interrupt_cancels_this_runs_jobs_and_a_second_ctrl_c_does_not_interrupt_that(driver: Driver) -> None:
+    options = ("--parsable", "--job-name=foreign", "--output=/dev/null")
+    foreign = driver.cluster.run("sbatch", *options, "--wrap", "sleep 300").strip()
     wrap_scancel(driver, 'touch cancelling; sleep 3; exec $real "$@"')
     process = driver.start(*SLOW, "300")
     driver.wait_for_starts(3)
@@ -61,23 +61,8 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> No
     assert "3 job(s) cancelled" in errors
     assert "SIGINT: this run is stopping already" in errors
     assert "Traceback" not in errors
-    eventually(lambda: no_jobs_of(driver))
-
-
-def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_charge(driver: Driver) -> None:
-    wrap_scancel(driver, '$real "$@"; touch cancelled; sleep 60')
-    process = driver.start(*SLOW, "300")
-    driver.wait_for_starts(3)
-    process.send_signal(signal.SIGINT)
-    eventually((driver.folder / "cancelled").exists)
-    process.kill()
-    process.communicate()
-    # The first attempt was the only one that is allowed.
-    ended(driver.start(*SLOW, "1", "--slurm-retries", "0"))
-    assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
-    records = list(RecordStore(driver.folder / "work" / "scheduler").all())
-    assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
-    assert {one.history[0]["ended"] for one in records} == {"driver_cancelled"}
+    eventually(lambda: driver.jobs() == ["foreign"])
+    driver.cluster.run("scancel", foreign)
 
 
 def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: Driver) -> None:
@@ -98,37 +83,21 @@ def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: D
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
-def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over(driver: Driver) -> None:
-    trust = "from espo_luigi.jobs import lock; lock.REFRESH_EVERY_SECONDS = 2.0"
-    process = driver.start("SlowOnes", "--n", "6", "--seconds", "3", "--slurm-max-jobs", "2", first=trust)
-    driver.wait_for_starts(2)
-    process.send_signal(signal.SIGSTOP)
-    lock = driver.folder / "work" / "scheduler" / "driver.lock"
-    lock.unlink()
-    lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
-    before = len(list(RecordStore(driver.folder / "work" / "scheduler").all()))
-    time.sleep(4)  # its jobs end, and longer than it may trust its last look
-    process.send_signal(signal.SIGCONT)
-    errors = ended(process, 30)
-    assert "driver.lock is another driver's now" in errors
-    assert len(list(RecordStore(driver.folder / "work" / "scheduler").all())) == before == 2
-    assert driver.starts().total() == 2
-
-
 def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_anew(driver: Driver) -> None:
     (driver.folder / "configuration").write_text("A")
     process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"hold": ""}', "--slurm-retries", "0")
     eventually(lambda: bool(driver.jobs()))
     eventually(lambda: driver.record().job_id is not None)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=180)
+    errors = ended(process, 129)
+    assert "Detached: the jobs go on" in errors and "Traceback" not in errors
     (driver.folder / "configuration").write_text("B")
     driver.cluster.run("scontrol", "release", str(driver.record().job_id))
     result = driver.folder / "work" / "jobs" / "Configured"
     eventually(lambda: bool(list(result.glob("*.result.json"))))
     errors = ended(driver.start("Configured", "--n", "1", "--slurm-retries", "0"))
-    assert "ordered under another configuration (A, now B)" in errors
-    assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
+    assert "another configuration (A, now B)" in errors
+    assert "[core] workers = 50 is below [slurm] max_jobs" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
     assert [past["ended"] for past in record.history] == ["configuration"]
@@ -187,7 +156,7 @@ def test_nodes_that_slurm_drained_are_named_with_the_administrators_command(driv
         eventually(lambda: resume in (run_json.read_text() if run_json.exists() else ""), 60)
         command = [sys.executable, "-m", "espo_luigi.commands.cli", "status"]
         said = subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
-        assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: slurmctld lost its state" in said
+        assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: " in said
         assert resume in said
     finally:
         driver.cluster.run(*shlex.split(resume))

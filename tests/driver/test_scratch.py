@@ -231,12 +231,12 @@ def test_a_disk_that_does_not_answer_leaves_the_last_known_size(
     monkeypatch.setattr(Step, "scratch_on_disk", failing)
     assert work(Pools("ab"), "9GB")
     assert sorted(ran) == [pool + number for pool in "ab" for number in "012"]
-    assert "the size of its temporary stores is not known: [Errno 5] Input/output error" in caplog.text
+    assert "is not known: [Errno 5]" in caplog.text
 
 
 def test_luigis_own_scheduler_cannot_keep_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     assert not work(Pools("a"), "9GB", Scheduler(retry_count=1))
-    assert "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler" in caplog.text
+    assert "give --local-scheduler" in caplog.text
 
 
 def test_a_plan_waits_as_a_run_does() -> None:

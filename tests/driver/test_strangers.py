@@ -55,8 +55,7 @@ def plant(folder: Path, ran: Path) -> None:
 
 
 @as_root
-@pytest.mark.slurm
-@pytest.mark.parametrize("engine", ["local", "slurm"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def test_a_module_that_somebody_has_put_into_the_work_folder_is_not_run(
     tmp_path: Path, engine: str, request: pytest.FixtureRequest
 ) -> None:

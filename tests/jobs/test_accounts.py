@@ -1,4 +1,4 @@
-"""The usage of jobs in schedulers' accounting: read from text, and asked of a real Slurm."""
+"""The usage of jobs in schedulers' accounting, read from text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from job_work import Work
-from real_clusters import MIB, failure_of, job_id_of, running, success_of
-from throwaway_daemons import eventually
+from real_clusters import MIB
 
-from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
@@ -19,11 +16,9 @@ from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse_usage as parse_qacct
 from espo_luigi.jobs.schedulers.slurm_parse import parse_usage as parse_sacct
-from espo_luigi.report.job_use import accounted
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
-    from throwaway_slurm import ThrowawayCluster
 
 GOLDEN = Path(__file__).parent / "golden"
 T = 1767261600.0  # 2026-01-01T10:00:00Z
@@ -110,41 +105,6 @@ def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytes
     # Sun Nov 22 04:47:52 2026 in Toronto is 09:47:52 UTC.
     assert (ok.queued, ok.started - ok.queued, ok.ended - ok.started) == (1795340872.0, 1.0, 0.0)
     assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Cause.TIMEOUT)
-
-
-@pytest.mark.slurm(accounting=True)
-def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
-    work: Work, with_accounting: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SLURM_CONF", "PATH"):
-        monkeypatch.setenv(name, with_accounting.environ[name])
-    found: dict[str, Usage] = {}
-    with running(work, with_accounting) as manager:
-        big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
-        dead = manager.submit(work.order("dead", "die"))
-        success_of(big)
-        failure_of(dead)
-        known = submissions(manager.store.all())
-
-        def has_both() -> bool:
-            # The end of a job comes to the database some seconds after its result.
-            found.update({one.job_id: one for one in read_accounts("slurm", known)})
-            return len(found) == 2
-
-        eventually(has_both, 60)
-    assert {(one.job_id, one.name) for one in found.values()} == known.keys()
-    first, second = found[job_id_of(big)], found[job_id_of(dead)]
-    assert (first.phase, first.cpus, first.memory_bytes, first.time_minutes) == (Phase.COMPLETED, 2, 500 * MIB, 10)
-    assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
-    assert 4 <= first.ended - first.started < 60
-    assert abs(first.started - time.time()) < 300, "times are UTC's"
-    assert (second.phase, second.memory_bytes) == (Cause.CRASHED, 100 * MIB)
-
-    jobs = accounted([], known, list(found.values()))
-    assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {
-        ("rule", True, 2, 10),
-        ("rule", False, 1, 10),
-    }
 
 
 @pytest.mark.parametrize("why", ["fail Slurm accounting storage is disabled", "missing"])

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from racing import winners_of
 from strangers import NOBODY, as_root, reachable
 from throwaway_daemons import eventually
 
@@ -326,3 +327,7 @@ def test_a_lock_of_another_host_or_of_nobody_is_respected_until_it_is_old(tmp_pa
     assert DriverLock(tmp_path).holder() is not None
     os.utime(path, (0, 0))
     DriverLock(tmp_path).acquire()
+
+
+def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:
+    assert len(winners_of("DriverLock(Path(sys.argv[1])).acquire()", str(tmp_path))) == 1

@@ -13,7 +13,6 @@ from pathlib import Path
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.files import read_json
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 
 BIN = Path(sys.executable).parent
@@ -93,7 +92,3 @@ class Driver:
 
     def wait_for_starts(self, n: int) -> None:
         eventually(lambda: self.starts().total() >= n)
-
-    def wait_for_lock(self, pid: int) -> None:
-        lock = self.folder / "work" / "scheduler" / "driver.lock"
-        eventually(lambda: (read_json(lock) or {}).get("pid") == pid)

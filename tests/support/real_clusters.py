@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,21 +96,26 @@ def code_of(driver: subprocess.Popen[str], seconds: float = 120) -> int:
         raise
 
 
-def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
-    """Run a job with `text` in all its values; return what its command was given: the environment's, the argument."""
-    work.folder.mkdir()
-    probe = work.folder.parent / "probe"
-    script = (
-        "import os, sys, runpy; text = sys.argv.pop(1); "
-        f"open({str(probe)!r}, 'w').write(os.environ['ESPO_TEST'] + text); "
-        f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
-    )
-    options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
-    order = work.order(text, rule=text, wildcards={text: text}, options=options)
-    command = (sys.executable, "-S", "-c", script, text)
-    with running(work, cluster, work=command) as manager:
-        success_of(manager.submit(order))
-    return probe.read_text()
+def check_hostile_texts(cluster: Cluster, cases: Mapping[str, tuple[Work, JobOptions]]) -> None:
+    """A job with a text in all its values, by text, gets it as it is, by its environment and as an argument."""
+    handles = {}
+    with ExitStack() as stack:
+        for text, (work, options) in cases.items():
+            work.folder.mkdir()
+            script = (
+                "import os, sys, runpy; text = sys.argv.pop(1); "
+                f"open({str(work.folder / 'probe')!r}, 'w').write(os.environ['ESPO_TEST'] + text); "
+                f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
+            )
+            options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
+            order = work.order(text, rule=text, wildcards={text: text}, options=options)
+            manager = stack.enter_context(running(work, cluster, work=(sys.executable, "-S", "-c", script, text)))
+            handles[text] = manager.submit(order)
+        for handle in handles.values():
+            success_of(handle)
+    for text, (work, _) in cases.items():
+        assert (work.folder / "probe").read_text() == text + text
+        assert not list(work.folder.rglob("pwned"))
 
 
 def left_behind(work: Work, cluster: Cluster, order: JobOrder) -> Handle:
@@ -131,6 +136,16 @@ def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
         assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
     assert len(work.starts()) == 4
     return manager
+
+
+def check_a_cancellation(work: Work, cluster: ThrowawayCluster) -> None:
+    """A job that somebody cancels is not tried again."""
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a", seconds=100))
+        eventually(at_work(handle))
+        cluster.run("scancel", job_id_of(handle))
+        assert failure_of(handle).cause is Cause.CANCELLED
+    assert len(work.starts()) == 1
 
 
 def check_killed_drivers(work: Work, cluster: Cluster, jobs: int) -> None:

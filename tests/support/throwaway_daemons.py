@@ -31,6 +31,7 @@ class Throwaway:
     """The daemons of a cluster in one folder, with ports of their own; a context manager that ends them."""
 
     logs: ClassVar[str] = "log"
+    may_start: ClassVar[bool] = True
 
     folder: Path
     ports: dict[str, int] = field(default_factory=dict)
@@ -65,6 +66,8 @@ class Throwaway:
             end_process(pid, hard, timeout)
 
     def _started(self, start: Callable[[], None]) -> Self:
+        if not self.may_start:
+            raise ClusterError("a test that starts a cluster has to be marked slurm")
         try:
             start()
         except BaseException:

@@ -183,7 +183,7 @@ def test_a_value_of_another_kind_is_an_error_with_the_profiles_name(tmp_path: Pa
 
 def test_options_of_a_rule_that_nothing_reads_are_refused() -> None:
     misspelt: Any = type("Misspelt", (Job,), {"options_default": {"slrum": {"qos": "low"}}})
-    with pytest.raises(SubmissionError, match="Misspelt: options_default has 'slrum'; expected slurm or sge"):
+    with pytest.raises(SubmissionError, match="'slrum'; expected slurm or sge"):
         misspelt().check()
 
 

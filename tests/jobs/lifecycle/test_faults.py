@@ -15,6 +15,7 @@ _MISSING = missing_parts()
 SEED = 11
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 def test_a_run_among_a_dozen_faults_ends_right_or_names_them(tmp_path: Path) -> None:

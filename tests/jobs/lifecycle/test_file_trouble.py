@@ -338,7 +338,7 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     faults.begin(errno.EDQUOT, "close", "save")
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
-    assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
+    assert "3 cancelled job(s)" in caplog.text and "Disk quota exceeded" in caplog.text
 
 
 DAMAGED = "run.rule.0123456789ab"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
-
 import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
@@ -26,7 +23,7 @@ def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_an
     assert isinstance(fake.outcome(handles[0], 5), Success)
     assert handles[1].outcome is None
     assert caplog.text.count("Slurm has not answered") == 1
-    assert "s (slurm_load_jobs error: Unable to contact slurm controller); waiting, its jobs go on" in caplog.text
+    assert "Unable to contact slurm controller" in caplog.text
     assert len(fake.calls("sbatch")) == 2
 
 
@@ -50,23 +47,6 @@ def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_a
     fake.eventually(lambda: handle.progress.attempt == 2)
     record = second.store.load(handle.task)
     assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
-
-
-@pytest.mark.parametrize("seen_running", [True, False])
-def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work, seen_running: bool) -> None:
-    request = work.order("a")
-    if not seen_running:
-        fake.forget_jobs()
-    handle = fake.submitted(request)
-    if seen_running:
-        fake.set_state("RUNNING")
-        fake.eventually(lambda: handle.progress.state == "running")
-        fake.forget_jobs()
-    until = fake.clock.now() + 2 * PATIENCE.absent_after
-    while fake.clock.now() < until:
-        request.files.heartbeat.write_text(json.dumps({"time": time.time()}))
-        fake.clock.go_on(0.2)
-    assert handle.outcome is None
 
 
 def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:

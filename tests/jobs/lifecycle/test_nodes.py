@@ -71,7 +71,7 @@ def test_a_node_where_jobs_end_at_once_costs_no_task_more_than_one_job(
     run_tasks(fake, work, nodes, n_tasks=12, seconds=60)
     assert all(isinstance(handle.outcome, Success) for handle in nodes.handles)
     assert len(nodes.started) <= 24
-    assert caplog.text.count("node n1: jobs of 3 tasks ended there at once") == 1
+    assert caplog.text.count("node n1: jobs of 3 tasks") == 1
     n_calls = len(fake.calls("sbatch"))
     nodes.handles = [*nodes.handles, fake.managers[0].submit(work.order("later"))]
     fake.eventually(lambda: len(fake.calls("sbatch")) > n_calls)

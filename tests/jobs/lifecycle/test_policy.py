@@ -11,10 +11,11 @@ import pytest
 from job_work import Work
 
 from espo_luigi.jobs.causes import CAUSES, Cause, words_of
-from espo_luigi.jobs.lifecycle.policy import Action, cause_of, next_record, step
+from espo_luigi.jobs.lifecycle.policy import Action, cause_of, next_record, pause_before, step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import End, Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState, cause_said
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.settings import BatchSettings, Patience
@@ -23,7 +24,7 @@ STALL = 1800.0
 PATIENCE = Patience()
 SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
-RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
+RECORD = Record("run.rule.0", "rule", {}, GIB, 60, "log-%j", state=JobState.QUEUED, job_id="7")
 WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
 GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
@@ -452,3 +453,38 @@ def test_the_page_on_jobs_has_every_state_in_its_diagram_and_its_table() -> None
     in_table = re.findall(r"\b[A-Z]{5,}\b", " ".join(re.findall(r"^\| ([A-Z, ]+) \|", page, re.MULTILINE)))
     states = {state.name for state in JobState}
     assert set(re.findall(r"\b[A-Z]{5,}\b", diagram)) == states == set(in_table)
+
+
+@pytest.mark.parametrize(
+    ("cause", "amounts"),
+    [(Cause.MEMORY, [(3 * GIB // 2, 60), (2 * GIB, 60)]), (Cause.TIMEOUT, [(GIB, 90), (GIB, 100)])],
+)
+def test_more_is_given_up_to_its_cap_and_then_no_more(cause: Cause, amounts: list[tuple[int, int]]) -> None:
+    limits = BatchSettings(retries=3, memory_cap_bytes=2 * GIB, time_cap_minutes=100)
+    record, given = next_record(RECORD, cause, limits), list[tuple[int, int]]()
+    while record is not None:
+        given.append((record.memory_bytes, record.time_minutes))
+        record = next_record(record, cause, limits)
+    assert given == amounts
+
+
+def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> None:
+    record: Record | None = RECORD
+    for number in range(1, 4):
+        assert record is not None
+        record = next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), f"n{number}")
+    assert record is not None and (record.attempt, record.exclude) == (1, ("n1", "n2", "n3"))
+    assert next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), "n4") is None
+
+
+def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
+    limits, record, pauses = BatchSettings(retries=9), RECORD, [pause_before(RECORD, 60)]
+    for number in range(1, 5):
+        following = next_record(record, Cause.FILES, limits, f"n{number}")
+        assert following is not None
+        record = following
+        pauses.append(pause_before(record, 60))
+    assert pauses == [0, 60, 300, 1500, 1800]
+    assert (record.exclude, record.attempt) == (("n1", "n2", "n3", "n4"), 5)
+    crashed = next_record(record, Cause.CRASHED, limits)
+    assert crashed is not None and pause_before(crashed, 60) == 0

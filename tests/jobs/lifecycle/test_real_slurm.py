@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 from job_work import Work
 from real_clusters import (
+    MIB,
     at_work,
+    check_a_cancellation,
     check_killed_drivers,
     failure_of,
     job_id_of,
@@ -20,21 +23,18 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
+from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.causes import Cause
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
+from espo_luigi.report.job_use import accounted
 
 pytestmark = pytest.mark.slurm(accounting=True)
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> ThrowawayCluster:
-    return request.getfixturevalue(getattr(request, "param", "with_accounting"))
-
-
-# How a job ended, Slurm tells by sacct or by scontrol.
-with_and_without_accounting = pytest.mark.parametrize(
-    "cluster", ["with_accounting", "without_accounting"], indirect=True
-)
+def cluster(with_accounting: ThrowawayCluster) -> ThrowawayCluster:
+    return with_accounting
 
 
 def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster: ThrowawayCluster) -> None:
@@ -46,7 +46,6 @@ def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster
     assert len(work.starts()) == 1
 
 
-@with_and_without_accounting
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
@@ -64,14 +63,8 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     assert manager.commands.counts["sbatch"] == 2 and work.starts() == []
 
 
-@with_and_without_accounting
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster, retries=3) as manager:
-        handle = manager.submit(work.order("a", seconds=100))
-        eventually(at_work(handle))
-        cluster.run("scancel", job_id_of(handle))
-        assert failure_of(handle).cause is Cause.CANCELLED
-    assert len(work.starts()) == 1
+    check_a_cancellation(work, cluster)
 
 
 def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
@@ -106,8 +99,7 @@ def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cl
     assert outcome.attempts == 1
 
 
-def test_a_database_that_is_away_costs_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
-    cluster = with_accounting
+def test_a_database_that_is_away_costs_nothing(work: Work, cluster: ThrowawayCluster) -> None:
     cluster.stop_daemon("slurmdbd")
     try:
         with running(work, cluster) as manager:
@@ -132,21 +124,20 @@ NEVER: list[tuple[SlurmOptions, dict[str, int], str]] = [
 ]
 
 
-def test_what_slurm_will_never_take_fails_at_once_with_its_words(work: Work, with_accounting: ThrowawayCluster) -> None:
-    with running(work, with_accounting, retries=3) as manager:
+def test_what_slurm_will_never_take_fails_at_once_with_its_words(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster, retries=3) as manager:
         orders = [work.order(f"a{n}", options=options, **more) for n, (options, more, _) in enumerate(NEVER)]
         failures = [failure_of(handle) for handle in [manager.submit(order) for order in orders]]
-        assert manager.commands.counts["sbatch"] == len(NEVER)
-    assert {failure.cause for failure in failures} == {Cause.REFUSED}
+    assert {(failure.cause, failure.attempts) for failure in failures} == {(Cause.REFUSED, 1)}
     told = zip(failures, NEVER, strict=True)
     assert [failure.message for failure, (_, _, words) in told if words not in failure.message] == []
 
 
 @pytest.mark.parametrize("bundle", [{}, {"pack": "5", "bundle": "array"}], ids=["alone", "array"])
 def test_a_limit_on_submitted_jobs_passes_as_jobs_end(
-    work: Work, with_accounting: ThrowawayCluster, bundle: dict[str, str]
+    work: Work, cluster: ThrowawayCluster, bundle: dict[str, str]
 ) -> None:
-    with running(work, with_accounting) as manager:
+    with running(work, cluster) as manager:
         options = SlurmOptions(qos="two", **bundle)
         handles = [manager.submit(work.order(f"a{i}", seconds=1, options=options)) for i in range(5)]
         for handle in handles:
@@ -154,8 +145,8 @@ def test_a_limit_on_submitted_jobs_passes_as_jobs_end(
     assert len(work.starts()) == len(set(work.starts())) == 5
 
 
-def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
-    check_killed_drivers(work, with_accounting, jobs=20)
+def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, cluster: ThrowawayCluster) -> None:
+    check_killed_drivers(work, cluster, jobs=20)
 
 
 def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
@@ -166,3 +157,37 @@ def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluste
         outcome = success_of(second.submit(request))
         assert outcome.adopted
         assert second.commands.counts["sbatch"] == 0
+
+
+def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
+    work: Work, cluster: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environ[name])
+    found: dict[str, Usage] = {}
+    with running(work, cluster) as manager:
+        big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
+        dead = manager.submit(work.order("dead", "die"))
+        success_of(big)
+        failure_of(dead)
+        known = submissions(manager.store.all())
+
+        def has_both() -> bool:
+            # The end of a job comes to the database some seconds after its result.
+            found.update({one.job_id: one for one in read_accounts("slurm", known)})
+            return len(found) == 2
+
+        eventually(has_both, 60)
+    assert {(one.job_id, one.name) for one in found.values()} == known.keys()
+    first, second = found[job_id_of(big)], found[job_id_of(dead)]
+    assert (first.phase, first.cpus, first.memory_bytes, first.time_minutes) == (Phase.COMPLETED, 2, 500 * MIB, 10)
+    assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
+    assert 4 <= first.ended - first.started < 60
+    assert abs(first.started - time.time()) < 300, "times are UTC's"
+    assert (second.phase, second.memory_bytes) == (Cause.CRASHED, 100 * MIB)
+
+    jobs = accounted([], known, list(found.values()))
+    assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {
+        ("rule", True, 2, 10),
+        ("rule", False, 1, 10),
+    }

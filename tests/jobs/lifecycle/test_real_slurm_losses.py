@@ -8,6 +8,7 @@ import pytest
 from job_work import Work
 from real_clusters import (
     at_work,
+    check_a_cancellation,
     check_an_absence,
     check_ends_without_a_result,
     failure_of,
@@ -33,6 +34,10 @@ def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
     check_ends_without_a_result(work, without_accounting)
 
 
+def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, without_accounting: ThrowawayCluster) -> None:
+    check_a_cancellation(work, without_accounting)
+
+
 def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
     cluster = without_accounting
     with running(work, cluster) as manager:
@@ -53,7 +58,13 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         urgent = without_accounting.run(
-            "sbatch", "--parsable", "--partition=urgent", "--nodelist=n4", "--cpus-per-task=64", "--wrap=sleep 2"
+            "sbatch",
+            "--parsable",
+            "--partition=urgent",
+            "--nodelist=n4",
+            "--cpus-per-task=64",
+            "--output=/dev/null",
+            "--wrap=sleep 2",
         )
         eventually(state_is(handle, "PENDING"))
         eventually(

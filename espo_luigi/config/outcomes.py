@@ -25,6 +25,7 @@ from espo_luigi.fields import (
     Longitudes,
     Named,
     Number,
+    OmitDefault,
     Period,
     Section,
     Threshold,
@@ -197,10 +198,20 @@ class Statistics(Section):
     ensemble_percentiles: Percentiles = Field(default_factory=Percentiles, description="percentiles")
 
 
+class Fewest(Section):
+    """How many simulations a statement about an ensemble needs, in a cell and period."""
+
+    percentiles: Integer = Field(default=3, ge=1, description="simulations below which there are no percentiles")
+    robustness: Integer = Field(
+        default=5, ge=1, description="simulations below which nothing is said of agreement and robustness"
+    )
+
+
 class EnsembleStats(Section):
     """Arguments of `xscen.ensemble_stats`."""
 
     statistics: Statistics = Field(default_factory=Statistics, description="what is computed")
+    fewest: Fewest = OmitDefault("the simulations that percentiles and robustness need", Fewest())
     weights: Literal["models", "members"] | Named[Number] = Field(
         default="models", description="models (each has one vote), members, or a number for each simulation"
     )

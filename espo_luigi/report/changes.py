@@ -18,6 +18,7 @@ from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, dr
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
+from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.display import units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -56,7 +57,8 @@ class Shown:
     """An indicator's values or changes over simulations.
 
     `names` are those of the low, middle and high statistic; `means` has `low`, `median`, `high`, `agree` and `members`
-    (region, ...); `maps` are the statistics of changes as far as they are `drawn`, by dimension.
+    (region, ...); `maps` are the statistics of changes as far as they are `drawn`, by dimension. Of fewer members than
+    `fewest`, which have no percentiles, the three are the lowest, mean and highest.
     """
 
     of: Together
@@ -65,6 +67,7 @@ class Shown:
     attrs: Mapping[str, Any]
     members: Mapping[str, Any]
     means: xr.Dataset
+    fewest: int = 1
     drawn: Mapping[str, Any] = field(default_factory=dict)
     maps: xr.Dataset | None = None
 
@@ -98,18 +101,31 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
     for base, of in percentiles.items():
         names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
-        means = xr.Dataset({key: source[name] for name, key in keys if name in source})
+        fewest = int(source.attrs.get(FEWEST, 1))
+        filled = _without_percentiles(source, base, names, fewest)
+        means = xr.Dataset({key: filled[name] for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
-        shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means)
+        shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means, fewest)
         if maps is not None and names[1] not in maps:
             reader.lacking.append(f"{base.partition('_clim_')[0]} in {one.ensemble}: not made")
         if one.product != "indicators":
             drawn = selection(means.load()["members"].max("region"), str(shown.attrs.get("delta_reference")))
             wanted = [*names, *(f"{base}_{end}" for end in ("agree", "members", "simple", "advanced"))]
             there = [name for name in wanted if name in maps] if maps is not None else []
-            cut = maps[there].sel(drawn) if maps is not None and there and all(drawn.values()) else None
+            cut = None
+            if maps is not None and there and all(drawn.values()):
+                cut = _without_percentiles(maps.sel(drawn), base, names, fewest)[there]
             shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
+
+
+def _without_percentiles(ds: xr.Dataset, base: str, names: Sequence[str], fewest: int) -> xr.Dataset:
+    """Return statistics whose `names` are the lowest, mean and highest where there are fewer members; lazy."""
+    ends = [f"{base}_{end}" for end in ("min", "mean", "max")]
+    if not {*names, *ends, f"{base}_members"} <= {*ds.data_vars}:
+        return ds
+    enough = ds[f"{base}_members"] >= fewest
+    return ds.assign({one: ds[one].where(enough, ds[end]) for one, end in zip(names, ends, strict=True)})
 
 
 def domain_means(ds: xr.Dataset) -> xr.Dataset:
@@ -151,9 +167,16 @@ def points(ds: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
 
 @drawing
 def change_maps(
-    changes: xr.Dataset, names: Sequence[str], *, title: str = "", others: Sequence[xr.Dataset] = ()
+    changes: xr.Dataset,
+    names: Sequence[str],
+    *,
+    title: str = "",
+    others: Sequence[xr.Dataset] = (),
+    fewest: int = 1,
 ) -> Figure:
     """Draw maps (y, x) of the low, middle and high change, a row for each of `points`, on a scale around no change.
+
+    Of fewer than `fewest` members, these are the lowest, mean and highest; a single member is drawn once.
 
     The middle is hatched where it is not robust or without agreement, and crossed where signals conflict. Colours end
     at the 99.5th percentile of absolute changes, those of `others` too.
@@ -173,12 +196,17 @@ def change_maps(
     coast, scale = coast_lines(like), _scale([one[name] for one in (ds, *others) for name in names], attrs)
     kind = "advanced" if f"{base}_advanced" in ds else "simple"
     for at, ((first, part, row), axes) in enumerate(zip(rows, grid, strict=True)):
-        for place, name in zip(axes, names, strict=True):
+        count = int(row[f"{base}_members"].max())
+        for place in axes[1:] if count == 1 else ():
+            place.set_axis_off()
+        for place, name in zip(axes, names[1:2] if count == 1 else names, strict=False):
             image = draw_map(place, row[name], coast, scale)
             place.set(**({"yticks": [], "ylabel": ""} if place is not axes[0] else {}))
             place.set(**({"xticks": [], "xlabel": ""} if at < len(rows) - 1 else {"title": ""}))
-        _hatch(axes[1], row[f"{base}_{kind}"].transpose(y, x))
-        told = f"{first} {part}\n{int(row[f'{base}_members'].max())} simulation(s)"
+        if count > 1:
+            _hatch(axes[1], row[f"{base}_{kind}"].transpose(y, x))
+        told = f"{first} {part}\n{_simulations(count)}"
+        told += "\nlowest, mean, highest" if 1 < count < fewest else ""
         axes[0].set_ylabel(f"{told}\n\n{axes[0].get_ylabel()}")
     for place, name in zip(grid[0], names, strict=True):
         place.set_title(_statistic(name))
@@ -196,6 +224,10 @@ def _hatch(axes: Any, robust: xr.DataArray) -> None:
     marks = np.where(np.isin(marks, (2, 3)), marks, 1)
     if (marks > 1).any():
         axes.contourf(columns, rows, marks, [1.5, 2.5, 3.5], hatches=["////", "xxxx"], colors="none")
+
+
+def _simulations(count: int) -> str:
+    return f"{count} simulation{'' if count == 1 else 's'}"
 
 
 def _statistic(name: str) -> str:
@@ -297,7 +329,7 @@ def _kind(of: Sequence[Shown]) -> str:
 def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list[Any]:
     at = "at levels of global warming" if one.of.product == "warming_levels" else f"in {one.of.experiment}"
     title = f"{one.indicator}: changes {at}, over simulations"
-    options = {"title": title, "others": others}
+    options = {"title": title, "others": others, "fewest": one.fewest}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
     absent = str(one.maps.attrs.get("warming_level_absent", "")) if one.maps is not None else ""
     why = f" Levels that simulations lack: {absent}." if absent else ""
@@ -342,6 +374,8 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
             for at, region in enumerate(row["region"].values if first != one.attrs.get("delta_reference") else ()):
                 here = row.isel(region=at)
                 numbers = [_number(here[name]) for name in _STATISTICS[:3]]
+                if int(here["members"]) == 1:
+                    numbers = ["–", numbers[1], "–"]
                 agree = f"{float(here['agree']):.0%}".replace("nan%", "–")
                 if raw:
                     numbers.append(_number(was["median"].isel(region=at)))
@@ -361,6 +395,12 @@ def _number(value: Any) -> str:
 def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
     """Changes of all indicators as far as they are drawn."""
     yield Text(_INTRODUCTION)
+    if shown and (few := shown[0].fewest) > 1:
+        robust = shown[0].members.get(FEWEST_ROBUST, 1)
+        yield Text(
+            f"Fewer than {few} simulations have no percentiles: their lowest, mean and highest change is shown. Of "
+            f"fewer than {robust}, nothing is said about agreement and robustness."
+        )
     if chosen:
         yield Text(f"Maps are of {chosen[0]} only: with the others, there would be more than {MOST_MAPS}.")
     rows, columns, place = dict[tuple[str, str], dict[str, str]](), dict[str, None](), ""
@@ -374,7 +414,10 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
             when = f"at {first}" if one.of.product == "warming_levels" else f"{one.of.experiment}, {first}"
             label = f"{one.indicator} {part or one.of.freq}", units_text(one.attrs.get("units", ""))
             fewer = f", {there} of {most} simulations" if there < most else ""
-            rows.setdefault(label, {})[when] = f"{middle} ({low} to {high}){fewer}" if there else "–"
+            words = f"{middle} ({low} to {high}){fewer}"
+            if there < one.fewest:
+                words = f"{middle if there == 1 else f'{low} to {high}'} ({_simulations(there)})"
+            rows.setdefault(label, {})[when] = words if there else "–"
             columns |= {when: None} if first in drawn else {}
             place = str(row["region"].values[0])
     table = [[*label, *(of.get(when, "–") for when in columns)] for label, of in rows.items()]

@@ -34,3 +34,6 @@ TREATED = "treated"
 """How many days of each cell the adjustment has treated otherwise than by mapping between quantiles, by treatment."""
 MARKS = "marks"
 """The same by day, as bits."""
+# Of an ensemble's store: how many members percentiles, and statements about agreement and robustness, need.
+FEWEST = "fewest_members_of_percentiles"
+FEWEST_ROBUST = "fewest_members_of_robustness"

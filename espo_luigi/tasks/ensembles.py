@@ -21,6 +21,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.files import open_regular
 from espo_luigi.replacing import check_ours
 from espo_luigi.science import stack
+from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.chunks import join
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
@@ -172,10 +173,19 @@ class EnsembleTask(OutcomeTask):
         models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None
         weights = {name: ensemble.weigh(there[name], models, given) for name in together}
         least = percentiles.min_members
-        made = ensemble.statistics(together, there, percentiles=percentiles.values, weights=weights, fewest=least)
+        made = ensemble.statistics(
+            together,
+            there,
+            percentiles=percentiles.values,
+            weights=weights,
+            fewest=least,
+            fewest_of_percentiles=asked.fewest.percentiles,
+        )
+        made = made.assign_attrs({FEWEST: asked.fewest.percentiles, FEWEST_ROBUST: asked.fewest.robustness})
         for name in together if self.product in _CHANGES else ():
             thresholds = self._thresholds(together[name], dict(zip(ids, yearly, strict=True)) if yearly else {})
             how: Any = {"thresholds": thresholds, "weights": weights[name], "fewest": least}
+            how["fewest_of_robustness"] = asked.fewest.robustness
             shares = ensemble.agreement(together[name], there[name], **how)
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
         return together, self._partitioned(made, together, there) if asked.partition else made

@@ -227,6 +227,29 @@ def test_the_summary_has_each_indicators_numbers_wherever_any_is_drawn(tmp_path:
     assert tables and not any("raw" in name for one in tables for name in one.columns)
 
 
+def test_two_simulations_of_a_level_have_no_percentiles_and_no_verdict_but_are_drawn(tmp_path: Path) -> None:
+    view = write_changes_run(tmp_path, fewest=3)
+    sections, numbers = changes.changes_sections(view)
+    ensemble = store_of(view, "warming_levels", "all").sel(warming_level=4.0)
+    assert ensemble[f"{TX}_p50"].isnull().all() and ensemble[f"{TX}_agree"].isnull().all()
+    assert set(np.unique(ensemble[f"{TX}_advanced"].fillna(99))) == {99}
+    (overview,) = [
+        block for block in sections[0].blocks if isinstance(block, Table) and block.columns[0] == "Indicator"
+    ]
+    cell = overview.rows[0][overview.columns.index("at +4 K")]
+    assert re.fullmatch(r"[\d.]+ to [\d.]+ \(2 simulations\)", cell)
+    (table,) = [block for block in sections[1].blocks if isinstance(block, Table)]
+    assert [row[6:] for row in table.rows if row[2] == "+4 K"] == [["–", "2"]] * len(REGIONS)
+    drawn = numbers["tx_mean+YS-JAN+warming_levels+all.nc"].sel(warming_level=4.0)
+    for name, end in (("p10", "min"), ("p50", "mean"), ("p90", "max")):
+        xr.testing.assert_allclose(drawn[f"{TX}_{name}"], ensemble[f"{TX}_{end}"].rename(f"{TX}_{name}"))
+    (maps,) = [
+        block for one in sections for block in one.blocks
+        if isinstance(block, Drawing) and block.name == "tx_mean+YS-JAN+warming_levels+all"
+    ]  # fmt: skip
+    assert isinstance(maps.drawn(), Picture)
+
+
 def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, tmp_path: Path) -> None:
     """The ensemble is older than an indicator that was added, which the regions have."""
     at = next(one for one in view.ensembles if one.product == "delta")

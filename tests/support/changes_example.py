@@ -13,6 +13,7 @@ from small_demo import LAND
 
 from espo_luigi import store
 from espo_luigi.report.reading import RunView, Together
+from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.outcomes import ensemble
 from espo_luigi.science.outcomes.climatology import by_year, climatology
 from espo_luigi.science.outcomes.delta import delta
@@ -50,11 +51,14 @@ def yearly(seed: int, warmer: float, freq: str = "YS-JAN", first: int = 1991, la
     return xr.Dataset(made, coords, {"cat:xrfreq": freq})
 
 
-def together(members: dict[str, xr.Dataset], yearly_of: dict[str, xr.Dataset] | None, absent: dict[str, str]):
+def together(
+    members: dict[str, xr.Dataset], yearly_of: dict[str, xr.Dataset] | None, absent: dict[str, str], fewest: int = 1
+):
     """Statistics over members, as the rule makes them."""
     joined = ensemble.join(members, absent)
     there = ensemble.present(joined)
-    made = ensemble.statistics(joined, there)
+    made = ensemble.statistics(joined, there, fewest_of_percentiles=fewest)
+    made.attrs |= {FEWEST: fewest, FEWEST_ROBUST: fewest}
     for name in joined if yearly_of is not None else ():
         thresholds = None
         if yearly_of:
@@ -62,7 +66,7 @@ def together(members: dict[str, xr.Dataset], yearly_of: dict[str, xr.Dataset] | 
             of = [by_year(ds[[own]])[own].sel(year=slice(1991, 2010)) for ds in yearly_of.values()]
             limits = [ensemble.variability(one, 20, joined[name].attrs["delta_kind"]) for one in of]
             thresholds = xr.concat(limits, joined[ensemble.MEMBER]).broadcast_like(joined[name])
-        shares = ensemble.agreement(joined[name], there[name], thresholds=thresholds)
+        shares = ensemble.agreement(joined[name], there[name], thresholds=thresholds, fewest_of_robustness=fewest)
         made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares}), compat="override")
     return joined, made
 
@@ -86,7 +90,9 @@ def changes_of(of: dict[str, xr.Dataset], product: str) -> dict[str, xr.Dataset]
     return found
 
 
-def write_changes_run(folder: Path, freqs: tuple[str, ...] = ("YS-JAN",), regions: bool = True) -> RunView:
+def write_changes_run(
+    folder: Path, freqs: tuple[str, ...] = ("YS-JAN",), regions: bool = True, fewest: int = 1
+) -> RunView:
     """Write the stores of two experiments of all frequencies; return the view."""
     (folder / "final").mkdir(parents=True)
     found, references = [], {}
@@ -106,14 +112,14 @@ def write_changes_run(folder: Path, freqs: tuple[str, ...] = ("YS-JAN",), region
             absent = {"CMIP6_X_lost_ssp585": "it has no day of 2041; others have"} if experiment == "ssp585" else {}
             members = of if product == "indicators" else changes_of(of, product)
             own = None if product == "indicators" else of if freq.startswith("Y") else {}
-            _, made = together(members, own, absent)
+            _, made = together(members, own, absent, fewest)
             path = folder / "final" / f"{experiment}+{freq}+{product}"
             store.write_store(made, ensemble_path := path.with_name(f"{path.name}+e.zarr"), MARKER)
             table = path.with_name(f"{path.name}+r.csv") if regions else None
             if table:
                 means = {label: region_means(ds, REGIONS) for label, ds in members.items()}
                 yearly_means = None if own is None else {label: region_means(ds, REGIONS) for label, ds in own.items()}
-                joined, of_regions = together(means, yearly_means, absent)
+                joined, of_regions = together(means, yearly_means, absent, fewest)
                 of_regions.merge(joined, compat="override").to_netcdf(table.with_suffix(".nc"), engine="h5netcdf")
                 store.write_table(["region"], [{"region": name} for name in REGIONS], table, MARKER)
             found.append(Together(product, freq, "scenario", experiment, ensemble_path, table))

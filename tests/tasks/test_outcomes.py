@@ -154,7 +154,8 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     levels = {"wl": [0.5, 1.0, 3.0, 5.0], "tas_src": table_of_warming(tmp_path)}
-    made(tmp_path, configured, warming_levels=levels, ensembles={}, spatial_mean={"regions": REGIONS})
+    fewest = {"ensemble_stats": {"fewest": {"percentiles": 2, "robustness": 2}}}
+    made(tmp_path, configured, warming_levels=levels, ensembles=fewest, spatial_mean={"regions": REGIONS})
     publish_inputs()
     names = {"sim_id": NOLEAP, "freq": "YS-JAN"}
     assert espo_luigi.build([tasks.Indicators(**names, dataset="scenario")]).succeeded

@@ -161,6 +161,7 @@ def statistics(
     percentiles: Sequence[int] = (10, 50, 90),
     weights: Mapping[Any, xr.DataArray] | None = None,
     fewest: int | None = None,
+    fewest_of_percentiles: int = 1,
 ) -> xr.Dataset:
     """Return percentiles, mean, standard deviation (of the population), maximum and minimum of members; lazy.
 
@@ -175,6 +176,8 @@ def statistics(
         By `weigh`, for each variable.
     fewest
         The number of members that a cell needs, or its statistics are NaN; by default all that the period has.
+    fewest_of_percentiles
+        The number of members that percentiles need besides.
     """
     out, missing = xr.Dataset(attrs=ens.attrs), name_missing(there)
     for name, of_all in ens.items():
@@ -197,7 +200,10 @@ def statistics(
             made[f"{name}_stdev"] = as_days(spread.assign_attrs(made[f"{name}_stdev"].attrs))
         elif is_temperature(of_all):
             made[f"{name}_stdev"] = as_difference(made[f"{name}_stdev"])
-        made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
+        made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32))
+        for key in [f"{name}_p{percentile:02d}" for percentile in percentiles]:
+            made[key] = made[key].where(count >= fewest_of_percentiles)
+        made = made.assign({f"{name}_members": counted})
         out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
     return out.assign_attrs(ensemble_missing="\n".join(filter(None, told)))
@@ -247,6 +253,7 @@ def agreement(
     thresholds: xr.DataArray | None = None,
     weights: xr.DataArray | None = None,
     fewest: int | None = None,
+    fewest_of_robustness: int = 1,
 ) -> xr.Dataset:
     """Return the members' agreement on the sign of change, and its robustness by IPCC AR6's approaches; lazy.
 
@@ -261,14 +268,21 @@ def agreement(
         Changes (realization, ...), also quotients (`delta_kind` "rel."); `variability` of each member in their units.
     there, weights, fewest
         As in `statistics`.
+    fewest_of_robustness
+        The number of members that a cell needs besides.
     """
     change = _in_blocks(changes - 1 if changes.attrs.get("delta_kind") == "rel." else changes)
-    made = _shares(change, _enough(change, there, fewest)[1], weights, _SIMPLE, "simple")
+
+    def enough(data: xr.DataArray) -> xr.DataArray:
+        count, suffices = _enough(data, there, fewest)
+        return suffices & (count >= fewest_of_robustness)
+
+    made = _shares(change, enough(change), weights, _SIMPLE, "simple")
     made = made[["positive", "negative", "agree", "simple"]]
     if thresholds is not None:
         tested = change.where(thresholds.notnull())
         test = {"test": "threshold", "abs_thresh": thresholds}
-        others = _shares(tested, _enough(tested, there, fewest)[1], weights, {}, "advanced", **test)
+        others = _shares(tested, enough(tested), weights, {}, "advanced", **test)
         made = made.assign({name: others[name] for name in others if name not in made})
     return made
 

@@ -425,3 +425,16 @@ def test_lazy_statistics_have_their_types_and_do_not_mix_with_others_of_the_same
     assert few["t_p50"].dtype == few["t_p50"].compute().dtype == np.float32
     together = few.merge(more, compat="override").merge(agreement(ens["t"], there["t"])).compute()
     assert together["t_p10"].values.tolist() == pytest.approx([1.2, 2.2])
+
+
+def test_too_few_members_have_a_mean_and_neither_percentiles_nor_agreement():
+    values = np.random.default_rng(3).normal(2, 0.1, (5, 4))
+    values[2:, 1], values[4:, 2] = np.nan, np.nan
+    ens = xr.Dataset({"t": ((MEMBER, "lat"), values, {"units": "K"})}, {MEMBER: list("abcde")})
+    there = xr.Dataset({"t": xr.DataArray([True] * 5, dims=MEMBER)})
+    made = statistics(ens, there, fewest=1, fewest_of_percentiles=3)
+    assert made["t_p10"].isnull().values.tolist() == [False, True, False, False]
+    assert not made["t_mean"].isnull().any() and not made["t_max"].isnull().any()
+    shares = agreement(ens["t"], there["t"], fewest=1, fewest_of_robustness=5)
+    assert shares["agree"].isnull().values.tolist() == [False, True, True, False]
+    assert shares["simple"].values.tolist() == [1, 99, 99, 1]

@@ -26,7 +26,7 @@ from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.script import NAME_VARIABLE
+from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, NAME_VARIABLE
 from espo_luigi.machine import end_with, limit_thread_pools
 
 logger = logging.getLogger("espo_luigi.job")
@@ -142,10 +142,12 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
-    if not (order.cluster or settings().dashboard) and task.is_small(resources):
-        from espo_luigi.jobs.dask.settings import threads
+    # A job that failed for its memory is tried again with workers, which spill to disk.
+    is_first = os.environ.get(ATTEMPT_VARIABLE, "1") == "1"
+    if is_first and not (order.cluster or settings().dashboard) and task.is_small(resources):
+        from espo_luigi.jobs.dask.settings import threaded_session
 
-        return threads(resources, task.dask_settings())
+        return threaded_session(resources, task.dask_settings())
     from espo_luigi.jobs.dask.session import allocation_session, dask_session
 
     if order.cluster == "allocation":

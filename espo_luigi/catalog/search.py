@@ -265,7 +265,7 @@ def _refuse_missing(
     trail: Sequence[str],
 ) -> None:
     """Raise `CatalogError` if nothing is found of an experiment, with the reasons of what is dropped of it."""
-    there = [match.assets[0] for match in found.values()]
+    there = [row for match in found.values() for row in (*match.assets, *match.fixed.values())[:1]]
     if absent := [name for name in experiments if not any(holds(row, "experiment", [name]) for row in there)]:
         lost = dict.fromkeys(row.id for row in chosen if row.id in dropped and holds(row, "experiment", absent))
         reasons = listed([f"{name}: {dropped[name]}" for name in lost]) or f"Rows: {'; '.join(trail)}"

@@ -40,7 +40,7 @@ _FAILURES_TOLD = 50
 
 @dataclass
 class Rule:
-    """Counts of a rule's tasks in a run, and the seconds, reserved core-hours and CPU seconds of its ended jobs."""
+    """Counts of a rule's tasks in a run, and the seconds, reserved core-hours and CPU time of its ended jobs."""
 
     total: int = 0
     done: int = 0
@@ -146,8 +146,13 @@ class Board:
                     job.cpus, job.memory_bytes = given.cpus_per_task, given.memory_bytes
                 job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 
-    def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0, cpu_seconds: float = 0.0) -> None:
-        """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown, like `cpu_seconds`."""
+    def end(
+        self, task_id: str, failure: Failure | None, seconds: float = 0.0, cpu_seconds: float | None = None
+    ) -> None:
+        """Record how a task ended, and how long its job worked, 0 if that is unknown.
+
+        `cpu_seconds` is its CPU time; if it is unknown, as of jobs that failed, all that was reserved counts.
+        """
         with self._lock:
             job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
             if name is None:  # no job, such as `All`
@@ -157,8 +162,9 @@ class Board:
             rule = self.state.rules[name]
             seconds = seconds or (time.time() - job.running_since if job is not None and job.running_since else 0.0)
             rule.seconds += seconds
-            rule.core_hours += seconds * (job.cpus if job is not None else 0) / 3600
-            rule.cpu_seconds += cpu_seconds
+            reserved = seconds * (job.cpus if job is not None else 0)
+            rule.core_hours += reserved / 3600
+            rule.cpu_seconds += reserved if cpu_seconds is None else cpu_seconds
             if failure is None:
                 rule.done += task_id not in self._done
                 self._done.add(task_id)

@@ -63,7 +63,7 @@ def begin_local(modules: Sequence[str]) -> None:
 
     Both take seconds. What is wrong is told once the engine is needed.
     """
-    if modules and settings().engine == "local" and not _begun:
+    if modules and settings().engine == "local" and not _begun and "local" not in _engines:
         with suppress(EspoError, OSError):
             refuse_login_host()
             launcher = local_launcher()

@@ -174,14 +174,14 @@ class Run:
                 self._done.add(task.task_id)
             self._open.discard(task.task_id)
             outcome = "done" if failure is None else "FAILED"
-            worked, of_cpus = getattr(task, "job_seconds", 0.0), getattr(task, "job_cpu_seconds", 0.0)
+            worked, cpu_seconds = getattr(task, "job_seconds", 0.0), getattr(task, "job_cpu_seconds", None)
             if failure:
                 more = len(failure.words) - _MOST_CHARACTERS
                 where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
                 rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
                 words = without_secrets(failure.words[:_MOST_CHARACTERS] + rest)
                 failure = replace(failure, words=words, tail="")
-            board().end(task.task_id, failure, worked, of_cpus)
+            board().end(task.task_id, failure, worked, cpu_seconds)
             if task.task_id in self._jobs or failure:
                 known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
                 logger.info("[%d/%d] %s %s in %.1f s", *known)

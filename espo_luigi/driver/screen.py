@@ -18,7 +18,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espo_luigi.driver.status import PENDING, RUNNING, SHOWN_FAILURES, WAITING, RunStatus, cpu_time, fitted, status_of
+from espo_luigi.driver.status import (
+    PENDING,
+    RUNNING,
+    SHOWN_FAILURES,
+    WAITING,
+    RunStatus,
+    cpu_seconds,
+    cpu_time,
+    fitted,
+    status_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +148,7 @@ def _parts(found: RunStatus, *, with_bars: bool = False, longest_name: int | Non
         bar = [ProgressBar(rule["total"], rule["done"], **_BAR)] if with_bars else []
         counts = [f"{rule['done']}/{rule['total']}", *(str(rule[column] or "-") for column in columns)]
         failed = Text(str(rule["failed"] or "-"), style="bold red" if rule["failed"] else "")
-        table.add_row(name, *bar, *counts, failed, cpu_time(rule.get("cpu_seconds", 0.0) / 3600))
+        table.add_row(name, *bar, *counts, failed, cpu_time(cpu_seconds(rule) / 3600))
     parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), table]
     parts += [_line(line, "dim") for line in found.folded]
     for title, lines in found.lists.items():

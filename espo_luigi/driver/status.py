@@ -98,13 +98,13 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
     by_column = Counter(job["column"] for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
-    hours, used = (sum(rule.get(name, 0.0) for rule in rules) for name in ("core_hours", "cpu_seconds"))
+    hours, used = sum(rule["core_hours"] for rule in rules), sum(map(cpu_seconds, rules)) / 3600
     left, refused = seconds_left(state, now), state.get("outcome") == "refused"
     parts = [
         f"{done} of {total} done" if total else f"nothing {'was started' if refused else 'to do'}",
         at_work,
         f"{failed} FAILED" if failed else "",
-        f"{cpu_time(used / 3600)} of CPU time of {cpu_time(hours)} reserved" if total else "",
+        f"{cpu_time(used)} of CPU time of {cpu_time(hours)} reserved" if total else "",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
     # The name comes last: it may be long, and a terminal may cut it.
@@ -188,6 +188,11 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def cpu_seconds(rule: Mapping[str, Any]) -> float:
+    """Return the CPU time of a rule's jobs; of a run of an earlier version, what they reserved."""
+    return float(rule.get("cpu_seconds", 3600 * rule["core_hours"]))
 
 
 def cpu_time(core_hours: float) -> str:

@@ -69,7 +69,7 @@ class SlurmTask(KnownParameters, luigi.Task):
     options_default : mapping of mappings
         By engine (``"slurm"``, ``"sge"``), options of the job, such as ``{"slurm": {"partition": "long"}}``.
     uses_dask : bool
-        Whether `work` runs inside a Dask session.
+        Whether `work` runs inside a Dask session, or in Dask's threads where `is_small`.
     """
 
     resources_default = Resources()
@@ -163,8 +163,10 @@ class SlurmTask(KnownParameters, luigi.Task):
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
 
-    # The seconds that the job worked, and those of its CPUs, once it is done; the task waited longer.
-    job_seconds = job_cpu_seconds = 0.0
+    # How long the job worked, once it is done; the task waited longer.
+    job_seconds = 0.0
+    # Its CPU time, None if that is unknown.
+    job_cpu_seconds = None
     # The link that Luigi's page shows.
     _dashboard = ""
     # When luigid got the last message.
@@ -284,7 +286,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             result = chosen.run(order)
-            self.job_seconds, self.job_cpu_seconds = seconds_of(result), float(result.get("cpu_seconds", 0.0))
+            self.job_seconds = seconds_of(result)
+            # Workers in other places count their own.
+            self.job_cpu_seconds = None if order.cluster else result.get("cpu_seconds")
         except EspoError as error:
             if not isinstance(error, StoppedError):
                 self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))

@@ -1,7 +1,7 @@
 """Why a job did not succeed, in one word, and what follows; `CAUSES` is the table of meanings and consequences.
 
 The scheduler's word and the job's own become a `Cause` where they are read: by the schedulers' parsers, and by
-`order.cause_said`.
+`order.result_cause`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Measured:
-    """The energy that a scheduler has measured, and the hours of these jobs' CPU time."""
+    """The energy that a scheduler has measured, and the hours of these jobs' CPU time, `core_hours`."""
 
     joules: float = 0.0
     core_hours: float = 0.0

@@ -82,7 +82,7 @@ class ForkServer:
         self._starting: list[Child] = []
         self._running: dict[int, Child] = {}
         self._closed = False
-        self._was_asked = False
+        self._has_jobs = False
         self._over = ""
         start(threading.Thread(target=self._listen, daemon=True))
 
@@ -94,7 +94,7 @@ class ForkServer:
                 child.refuse(self._over)
                 return child
             self._starting.append(child)
-            self._was_asked = True
+            self._has_jobs = True
             # Of a server that has ended, `_listen` tells the children.
             with suppress(OSError):
                 _send(self._channel, {"order": str(order), "log": str(log)})
@@ -103,7 +103,7 @@ class ForkServer:
     def close(self) -> None:
         """End the server, without waiting for jobs that still run, nor for imports that no job needs."""
         self._closed = True
-        if not self._was_asked:
+        if not self._has_jobs:
             self._process.kill()
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)

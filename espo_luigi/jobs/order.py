@@ -106,7 +106,7 @@ OWN_CAUSES = frozenset({Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause
 _FINAL = frozenset({Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION})
 
 
-def cause_said(result: Mapping[str, Any] | None) -> Cause | None:
+def result_cause(result: Mapping[str, Any] | None) -> Cause | None:
     """Return why a job did not succeed, by its result; None after a success, or if the result does not tell."""
     return _CAUSES.get(str(result.get("outcome"))) if result else None
 
@@ -116,7 +116,7 @@ def is_final(result: Mapping[str, Any] | None) -> bool:
 
     An error after a signal to end may be the signal's work.
     """
-    return result is not None and cause_said(result) in _FINAL and not result.get("told_to_end")
+    return result is not None and result_cause(result) in _FINAL and not result.get("told_to_end")
 
 
 def write_json(path: Path, value: Any) -> None:

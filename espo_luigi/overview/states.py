@@ -20,7 +20,7 @@ from espo_luigi.driver.run import scheduler_name
 from espo_luigi.driver.screen import status_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.stale import stale_lines
-from espo_luigi.driver.status import duration, failures_in, is_alive
+from espo_luigi.driver.status import cpu_seconds, duration, failures_in, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, lives, parse_json, read_bytes, read_json
@@ -118,7 +118,7 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
 def _energy(state: Mapping[str, Any]) -> Iterator[str]:
     """A line about the energy of the jobs that have ended; a run's end tells what the scheduler has measured."""
     measured = state.get("measured", {"joules": 0.0, "core_hours": 0.0})
-    if hours := sum(rule.get("cpu_seconds", 0.0) for rule in state["rules"].values()) / 3600:
+    if hours := sum(map(cpu_seconds, state["rules"].values())) / 3600:
         yield f"energy: {in_words(power(), max(hours - measured['core_hours'], 0.0), measured['joules'])}"
 
 

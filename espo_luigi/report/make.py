@@ -244,21 +244,22 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
 def _spent(jobs: Sequence[Job]) -> str:
     """The jobs' total use, and who counted it."""
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
+    used = sum(job.cpu_seconds for job in jobs) / 3600
     said = sum(job.accounted for job in jobs)
     counted = "as the jobs have counted themselves, of the last run of each task"
     if said:
         others = f"; the other {len(jobs) - said} {counted}" if said < len(jobs) else ""
         counted = f"{said} of them by the scheduler's accounts, with the runs that failed{others}"
     return (
-        f"{len(jobs)} job(s) on {len(nodes)} node(s), {cpu_time(hours)} of CPU time reserved, {counted}. Memory is the "
-        "most that a job and its processes held at once, CPUs the mean over the job; waiting is from the order to the "
-        "start."
+        f"{len(jobs)} job(s) on {len(nodes)} node(s), {cpu_time(used)} of CPU time of {cpu_time(hours)} reserved, "
+        f"{counted}. Memory is the most that a job and its processes held at once, CPUs the mean over the job; waiting "
+        "is from the order to the start."
     )
 
 
 def _energy(jobs: Sequence[Job], power: Power) -> str:
-    """The jobs' energy: measured where the scheduler does, otherwise an estimate from the CPUs that were reserved."""
-    hours = sum(job.seconds * job.cpus for job in jobs if not job.energy_joules) / 3600
+    """The jobs' energy: measured where the scheduler does, otherwise an estimate from the CPU time."""
+    hours = sum(job.cpu_seconds for job in jobs if not job.energy_joules) / 3600
     return f"Energy: {in_words(power, hours, sum(job.energy_joules for job in jobs))}."
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
     from espo_luigi.store.identity import unchanged
     from espo_luigi.store.link import join_stores
-    from espo_luigi.store.marker import MARKER_NAME, Marker, is_complete, read_marker
+    from espo_luigi.store.marker import MARKER_NAME, Marker, array_bytes, is_complete, read_marker
     from espo_luigi.store.publish import Publication, remove
     from espo_luigi.store.read import open_store
     from espo_luigi.store.table import Row, read_table, write_page, write_table
@@ -26,7 +26,7 @@ _HOMES = {
     "archive": ("pack",),
     "identity": ("unchanged",),
     "link": ("join_stores",),
-    "marker": ("MARKER_NAME", "Marker", "is_complete", "read_marker"),
+    "marker": ("MARKER_NAME", "Marker", "array_bytes", "is_complete", "read_marker"),
     "publish": ("Publication", "remove"),
     "read": ("open_store",),
     "table": ("Row", "read_table", "write_page", "write_table"),

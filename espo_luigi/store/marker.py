@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -208,6 +209,27 @@ def _read_marker(path: Path) -> Marker | None:
         return None if text is None else Marker.from_json(text)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError, StoreError):
         return None
+
+
+def array_bytes(path: Path) -> int:
+    """Return the uncompressed bytes of all arrays of a store or an archive, by its metadata.
+
+    Raises `StoreError`, `OSError`, or what JSON's parser raises, if there are none.
+    """
+    if path.suffix == ".zip":
+        with open_regular(path) as file:
+            _read_member(file, MARKER_NAME)
+            root = (_read_member(file, ROOT_METADATA_NAME) or b"").decode()
+    else:
+        root = read_text(path / ROOT_METADATA_NAME)
+    nodes = parse_json(root)["consolidated_metadata"]["metadata"].values()
+    return sum(math.prod(node["shape"]) * _item_bytes(node["data_type"]) for node in nodes if "shape" in node)
+
+
+def _item_bytes(data_type: Any) -> int:
+    """Return the bytes of a value; of a text, a guess."""
+    matched = re.fullmatch(r"u?(?:int|float|complex)(\d+)", str(data_type))
+    return int(matched[1]) // 8 if matched else 1 if data_type == "bool" else 64
 
 
 def marked(path: Path, *, inside: bool = True) -> Judge:

@@ -19,6 +19,7 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog.files import is_zarr
 from espo_luigi.driver.task import DASKS_MODULES, SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
@@ -38,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
-# The memory that a job surely does with, by the bytes of its inputs' files: these are compressed to a half or a third,
-# and twice or thrice as much is computed from them.
-_MEMORY_BY_STORED = 16
-# Inputs of so few bytes are computed in less time than several workers take to start.
-_QUICK_BYTES = 2**28
+# A job without workers gets so many times the bytes of its inputs' arrays: all of them, in double precision, and twice
+# as much that is computed from them.
+_MEMORY_BY_INPUTS = 6
+# Of larger inputs, several workers make more than they cost: a session takes some 5 s to start.
+_LARGEST_WITHOUT_WORKERS = 2**29
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
 
 
@@ -451,14 +452,20 @@ class EspoTask(DependencyHelpers, SlurmTask):
         store.write_store(dataset, path, marker, shards=shards, fingerprint=self._fingerprint(marker))
 
     def is_small(self, resources: Resources) -> bool:
-        """Return whether all inputs, and what is made of them, fit in memory, and need no processes for workers."""
-        raw = self.raw_files()
-        if any(path.is_dir() for path in raw):  # a Zarr store, whose size nobody has noted
+        """Return whether the inputs are stores whose arrays are small beside the job's memory.
+
+        Then `work` computes in threads of the job's process, which cannot spill to disk. A rule that opens other data
+        than its inputs has to say so itself.
+        """
+        paths = [info.path for info in self.input_infos() if is_zarr(info.path.name)]
+        if self.raw() is not None or not paths:  # nobody has noted the size of what else is read
             return False
-        stored = sum(size_bytes(info.path) or 0 for info in self.input_infos())
-        stored += sum(path.stat().st_size for path in raw)
-        is_quick = resources.n_workers == 1 or stored <= _QUICK_BYTES
-        return is_quick and _MEMORY_BY_STORED * stored <= resources.memory_bytes
+        try:
+            size = sum(map(store.array_bytes, paths))
+        except (OSError, KeyError, TypeError, ValueError, EspoError):  # reading it tells what is wrong
+            return False
+        is_quick = resources.n_workers == 1 or size <= _LARGEST_WITHOUT_WORKERS
+        return is_quick and _MEMORY_BY_INPUTS * size <= resources.memory_bytes
 
     def work_size(self) -> float:
         """Return area times days times variables."""

@@ -240,3 +240,14 @@ def test_the_summary_and_the_table_of_rules_have_the_same_cpu_time() -> None:
     lines = status_lines(board.snapshot())
     assert lines[0] == "1 of 1 done, 0.4 s of CPU time of 1 s reserved: All"
     assert lines[2].endswith("CPU time") and lines[3].endswith(" 0.4 s")
+
+
+def test_a_job_that_fails_counts_what_it_reserved_and_so_does_a_run_of_an_earlier_version() -> None:
+    board = Board()
+    board.expect("All", "local", [("0", "Train")])
+    board.begin(BegunTask("0", "", "Train", 0.0, 2, 1, ""))
+    board.end("0", Failure("0", "lost"), 1800.0)
+    state = board.snapshot()
+    assert (state["rules"]["Train"]["core_hours"], state["rules"]["Train"]["cpu_seconds"]) == (1.0, 3600.0)
+    del state["rules"]["Train"]["cpu_seconds"]
+    assert "60 min of CPU time of 60 min reserved" in status_lines(state)[0]

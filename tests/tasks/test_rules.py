@@ -119,12 +119,21 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
         pytest.fail("the work has begun")
 
 
-def test_a_task_is_small_if_its_memory_is_16_times_the_files_that_it_reads(folder: Path) -> None:
-    task = tasks.InputCheck(sim_id=next(iter(context().simulations)))
-    enough = 16 * sum(path.stat().st_size for path in task.raw_files())
-    assert enough > 0
-    assert task.is_small(Resources(1, 1, enough))
+def test_a_task_is_small_if_its_memory_is_6_times_the_arrays_that_it_reads(folder: Path, tmp_path: Path) -> None:
+    task = tasks.Move(sim_id="SIM", piece="south")
+    paths = [info.path for info in task.input_infos()]
+    assert not task.is_small(Resources(1, 1, 2**40)), "the inputs are not there"
+    ds = xr.Dataset({"pr": (("time", "lat"), np.zeros((1000, 20), "f4")), "land": ("lat", np.ones(20, bool))})
+    for path in paths:
+        store.write_store(ds, path, store.Marker("CleanUp"))
+    assert ds.nbytes == 80_020 == store.array_bytes(paths[0])
+    enough = 6 * len(paths) * ds.nbytes
+    assert task.is_small(Resources(1, 1, enough)) and task.is_small(Resources(2, 2, enough))
     assert not task.is_small(Resources(1, 1, enough - 1))
+    store.pack(paths[0], packed := tmp_path / "a.zarr.zip", store.Marker("Move"))
+    assert store.array_bytes(packed) == ds.nbytes
+    raw = tasks.InputCheck(sim_id=next(iter(context().simulations)))
+    assert not raw.is_small(Resources(1, 1, 2**40)), "nobody has noted the size of raw data"
 
 
 def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:

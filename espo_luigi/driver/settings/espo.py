@@ -182,7 +182,9 @@ class EspoKeys:
         NUMBER,
     )
     grams_per_kwh: float = key(0.0, "CO2 that a kWh emits at your site, in g; 0: no CO2 is shown", NUMBER)
-    dashboard: bool = key(False, "start Dask's dashboard in each job; needs the extra `dashboard`", FLAG)
+    dashboard: bool = key(
+        False, "start Dask's dashboard in each job, which then always has workers; needs the extra `dashboard`", FLAG
+    )
 
 
 class espo(Settings):

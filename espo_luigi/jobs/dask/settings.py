@@ -88,7 +88,7 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def threads(resources: Resources, settings: Mapping[str, Any]) -> Iterator[None]:
+def threaded_session(resources: Resources, settings: Mapping[str, Any]) -> Iterator[None]:
     """Let Dask compute in threads of this process, one a CPU, without a client, a scheduler or workers.
 
     A session takes more CPU time than a small task, and each of its Dask tasks some ten times a thread's.
@@ -98,7 +98,8 @@ def threads(resources: Resources, settings: Mapping[str, Any]) -> Iterator[None]
     limit_thread_pools(os.environ)
     keep_freed_memory()
     limit_zarr(resources.cpus_per_task)
-    with dask.config.set({**SETTINGS, "scheduler": "threads", "num_workers": resources.cpus_per_task, **settings}):
+    # As in a session, the user's settings decide neither where Dask computes nor in how many threads.
+    with dask.config.set({**SETTINGS, **settings, "scheduler": "threads", "num_workers": resources.cpus_per_task}):
         yield
 
 

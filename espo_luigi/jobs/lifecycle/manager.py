@@ -207,10 +207,10 @@ class JobManager:
             if not (group := self._next_ready()):
                 break
             self._submit(group)
-        unwanted = self._watcher.look(self._jobs.values())
+        orphans = self._watcher.look(self._jobs.values())
         self._take_steps(now, self._jobs.values())
         if self._is_still_ours():
-            self._send_cancellations(unwanted)
+            self._send_cancellations(orphans)
 
     @property
     def _cycle_seconds(self) -> float:
@@ -457,15 +457,15 @@ class JobManager:
         logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, cause.words(job.scheduler))
         job.intent = replace(job.intent, to_cancel=True)
 
-    def _send_cancellations(self, unwanted: Iterable[str]) -> None:
-        """Cancel all jobs of a cycle, and those with the ids that are `unwanted`, together: it may take a minute.
+    def _send_cancellations(self, orphans: Iterable[str]) -> None:
+        """Cancel all jobs of a cycle, and those with the ids that are `orphans`, together: it may take a minute.
 
         A job that tasks share is cancelled when none needs it any more; a member ends once its claim is closed.
         """
         jobs = [job for job in self._jobs.values() if job.intent.to_cancel]
         going = [job for job in jobs if not self._bundles.needs_job(job.record)]
         requeued, self._requeued = self._requeued, []
-        if ids := dict.fromkeys([*unwanted, *requeued, *(str(job.record.job_id) for job in going)]):
+        if ids := dict.fromkeys([*orphans, *requeued, *(str(job.record.job_id) for job in going)]):
             self.commands.cancel(ids)
         now = self._clock.now()
         for job in jobs:

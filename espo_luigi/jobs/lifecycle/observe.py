@@ -71,9 +71,9 @@ class Watcher:
     def look(self, jobs: Iterable[Job]) -> list[str]:
         """Look at all that is due; return the ids of jobs to cancel: workers' whose own job has ended."""
         jobs, now = list(jobs), self._commands.clock.now()
-        unwanted: list[str] = []
+        orphans: list[str] = []
         if now >= self._next_poll and jobs:
-            unwanted = self._poll(jobs, now)
+            orphans = self._poll(jobs, now)
             now = self._commands.clock.now()
             self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
         if now >= self._next_results or any((job.ended_since or 0.0) > self._last_results for job in jobs):
@@ -86,7 +86,7 @@ class Watcher:
             looks_soon = 0 < len(began) <= _FEW_JOBS
             self._last_results = now
             self._next_results = now + (between_beats(now - max(began), longest) if looks_soon else longest)
-        return unwanted
+        return orphans
 
     def hurry(self) -> None:
         """Ask the scheduler in the next cycle, unless it has just been asked: thousands may be handed over."""

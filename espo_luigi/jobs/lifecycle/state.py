@@ -24,10 +24,10 @@ from espo_luigi.jobs.order import (
     Progress,
     ResultWord,
     at_work,
-    cause_said,
     end_of_log,
     is_final,
     listed,
+    result_cause,
 )
 from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 
@@ -69,7 +69,7 @@ class Files:
     @property
     def cause(self) -> Cause | None:
         """Why the job did not succeed, by its result."""
-        return cause_said(self.result)
+        return result_cause(self.result)
 
     @property
     def succeeded(self) -> bool:

@@ -19,7 +19,7 @@ from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.dask.session import Failing, dask_session, fail_on_exit, prepared
-from espo_luigi.jobs.dask.settings import check_client, on_loopback, threads
+from espo_luigi.jobs.dask.settings import check_client, on_loopback, threaded_session
 from espo_luigi.jobs.node.run import _outcome
 from espo_luigi.jobs.resources import Resources
 
@@ -47,6 +47,8 @@ def test_a_node_without_the_loopback_of_ipv4_is_named() -> None:
 
 def test_what_fits_in_memory_is_computed_by_threads_of_this_process_without_a_client() -> None:
     two = threading.Barrier(2, timeout=60)
+    # In a session, they decide nothing either.
+    users = {"scheduler": "dask.distributed", "num-workers": 7}
 
     def meet() -> int:
         with pytest.raises(ValueError):
@@ -54,9 +56,9 @@ def test_what_fits_in_memory_is_computed_by_threads_of_this_process_without_a_cl
         two.wait()
         return os.getpid()
 
-    with threads(Resources(1, 2, "1GB"), {"array.chunk-size": "1 MiB"}):
+    with threaded_session(Resources(1, 2, "1GB"), {"array.chunk-size": "1 MiB", **users}):
         assert dask.compute(*(dask.delayed(meet, pure=False)() for _ in range(2))) == (os.getpid(),) * 2
-        assert dask.config.get("array.chunk-size") == "1 MiB"
+        assert (dask.config.get("array.chunk-size"), dask.config.get("num_workers")) == ("1 MiB", 2)
 
 
 def test_the_only_worker_is_not_paused_by_memory_that_it_cannot_spill() -> None:

@@ -19,7 +19,7 @@ from throwaway_daemons import eventually
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobFiles, JobOrder, seconds_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.settings import BatchSettings
@@ -47,7 +47,7 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
         running = pool.submit(engine.run, engine.fitted(order))
         eventually(lambda: fake.calls("sbatch"), 30)
         order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
-        assert running.result(30) == 2
+        assert seconds_of(running.result(30)) == 2
     engine.close()
     written = json.loads(order.files.order.read_text())
     assert (left, written["beat_seconds"]) == ([0], 30.0)

@@ -14,7 +14,7 @@ from espo_luigi.jobs.causes import CAUSES, Cause, words_of
 from espo_luigi.jobs.lifecycle.policy import Action, cause_of, next_record, pause_before, step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import End, Files, Intent, Job, Seen
-from espo_luigi.jobs.order import JobState, cause_said
+from espo_luigi.jobs.order import JobState, result_cause
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -421,7 +421,7 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
     ],
 )
 def test_why_a_job_ended(phase: Phase | Cause | None, outcome: str | None, ending: str, cause: Cause) -> None:
-    said = cause_said({"outcome": outcome}) if outcome else None
+    said = result_cause({"outcome": outcome}) if outcome else None
     assert cause_of(phase, said, ending, log_says_memory=False) is cause
 
 

@@ -18,7 +18,7 @@ from espo_luigi.errors import InputChangedError, SizingError, StoreError
 from espo_luigi.jobs.causes import Cause
 from espo_luigi.jobs.lifecycle.policy import cause_of
 from espo_luigi.jobs.node import run as node
-from espo_luigi.jobs.order import LAYOUT, JobFiles, JobOrder, cause_said
+from espo_luigi.jobs.order import LAYOUT, JobFiles, JobOrder, result_cause
 from espo_luigi.jobs.resources import GIB, Resources, headroom
 from espo_luigi.jobs.schedulers import slurm
 
@@ -229,7 +229,7 @@ def test_a_way_out_of_the_work_is_a_failure_with_its_text_and_no_signal_of_the_s
 
     result = node._run(an_order(tmp_path), work)
     assert result["outcome"] == "error" and result["exception"].startswith(said)
-    assert cause_of(Cause.CRASHED, cause_said(result), "", False) is Cause.EXCEPTION
+    assert cause_of(Cause.CRASHED, result_cause(result), "", False) is Cause.EXCEPTION
 
 
 def test_a_fork_of_the_works_own_ends_where_the_work_would_go_on(

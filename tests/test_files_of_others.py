@@ -61,7 +61,10 @@ def _published_beside(path: Path) -> object:
 
 def _warming(path: Path) -> object:
     section = WarmingLevelsSection(tas_src=path)
-    return warming(SimpleNamespace(needed=lambda name: section))  # type: ignore[arg-type]
+    run = SimpleNamespace(
+        needed=lambda name: section, config=SimpleNamespace(custom=SimpleNamespace(span=("1950", "2100")))
+    )
+    return warming(run)  # type: ignore[arg-type]
 
 
 def _shape_beside(path: Path) -> object:

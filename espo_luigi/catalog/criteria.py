@@ -51,7 +51,7 @@ def holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
     if column == "variable":
         return any(str(value) in asset.variables for value in values)
     cell = asset.columns.get(column)
-    return any(_equal(cell, value) for value in values)
+    return any(equals(cell, value) for value in values)
 
 
 def fits(asset: Asset, criteria: Mapping[str, Any]) -> bool:
@@ -64,7 +64,8 @@ def _is_unknown(asset: Asset, column: str) -> bool:
     return column in asset.faults and not (asset.variables if column == "variable" else asset.columns.get(column))
 
 
-def _equal(cell: str | None, value: Any) -> bool:
+def equals(cell: str | None, value: Any) -> bool:
+    """Whether a cell is a wanted value, or fits its regular expression."""
     if cell is None or value is None:
         return cell is value
     if isinstance(value, re.Pattern):
@@ -144,7 +145,7 @@ def select(
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
         absent = [v for v in values if v not in joined and not any(holds(row, column, [v]) for row in kept)]
         if absent:
-            others = [known for known in values_of(assets, column) if not any(_equal(known, value) for value in values)]
+            others = [known for known in values_of(assets, column) if not any(equals(known, value) for value in values)]
             message = "the search finds nothing with %s = %s, and goes on without.%s"
             logger.warning(message, column, listed(absent), _hint(absent, others))
         assets = kept

@@ -21,6 +21,7 @@ from espo_luigi.catalog.criteria import (
     as_periods,
     choose_field,
     covering,
+    equals,
     exclude,
     holds,
     listed,
@@ -33,7 +34,7 @@ from espo_luigi.catalog.criteria import (
 )
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, nearest
 from espo_luigi.science.derivations import INEXACT, OF_RAW_DATA
 
 logger = logging.getLogger(__name__)
@@ -224,7 +225,10 @@ class Catalog:
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
         joined = HISTORIES if match_hist_and_fut else ()
-        chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
+        without = as_list((exclusions or {}).get("experiment", []))
+        asked = [name for name in as_list((other_search_criteria or {}).get("experiment", [])) if name not in joined]
+        asked = [] if allow_missing else [name for name in asked if not any(equals(name, one) for one in without)]
+        chosen = select(chosen, other_search_criteria or {}, trail, joined=[*joined, *asked])
         fields = tuple(usable_fields(newest, exclusions or {}))
         wanted = _Wanted(dict(variables_and_freqs), spans, whole, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
@@ -247,9 +251,7 @@ class Catalog:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
-        asked = [name for name in as_list(wanted.criteria.get("experiment", [])) if name not in joined]
-        if not allow_missing:
-            _refuse_missing(asked, kept, dropped, chosen, trail)
+        _refuse_missing(asked, kept, dropped, chosen, trail)
         if faulty:
             logger.warning("the search leaves out %s. It wants none of them.", _told(faulty))
         for name in kept.keys() & dispatched.doubts.keys():
@@ -269,8 +271,10 @@ def _refuse_missing(
     if absent := [name for name in experiments if not any(holds(row, "experiment", [name]) for row in there)]:
         lost = dict.fromkeys(row.id for row in chosen if row.id in dropped and holds(row, "experiment", absent))
         reasons = listed([f"{name}: {dropped[name]}" for name in lost]) or f"Rows: {'; '.join(trail)}"
+        known = values_of(there, "experiment")
+        near = "".join(nearest(name, known, cutoff=0.8, hint=" Did you mean {}?") for name in absent)
         raise CatalogError(
-            f"nothing found with experiment = {listed(absent)}, beside {len(found)} simulations of others. {reasons}. "
+            f"nothing found with experiment = {listed(absent)}, only with {listed(known)}.{near} {reasons}. "
             "Add the files to the catalogue, take the experiment out of other_search_criteria, or write "
             "`allow_missing: true` into search_data_catalogs."
         )

@@ -172,7 +172,8 @@ class VariableAdjustment(Section):
             _sample(training.get("group")),
             f"{len(quantiles) if isinstance(quantiles, list) else quantiles} quantiles" if quantiles else "",
         ]
-        details += [_TRENDS.get(name, name) for name in further.get("detrend") or ()]
+        detrend = further.get("detrend") or (("PolyDetrend",) if short == METHODS[0] else ())
+        details += [_TRENDS.get(name, name) for name in detrend]
         if years := adjusting.get("moving_yearly_window"):
             details.append(f"windows of {years['window']} years")
         return f"{words} ({', '.join(filter(None, details))})" if any(details) else words
@@ -188,7 +189,9 @@ def _sample(group: Any) -> str:
         return f"{window}-day window around each day of the year"
     if name == "5D":
         return f"{5 * window}-day window around each five days"
-    return f"each {name.removeprefix('time.')}" if name in ("time.month", "time.season") else ""
+    if name in ("time.month", "time.season"):
+        return f"each {name.removeprefix('time.')}"
+    return "all days together" if name == "time" else ""
 
 
 class BiasAdjust(Section):

@@ -24,9 +24,17 @@ from espo_luigi.science.variables import variable as row_of
 logger = logging.getLogger(__name__)
 
 # The projects of the configurations that `espo init` copies.
-_ORIGINALS = ("ESPO-G6", "ESPO")
+ORIGINALS = ("ESPO-G6", "ESPO")
+# Whose products are, as their attributes tell.
+MAKERS = ("bias_adjust_institution", "bias_adjust_project")
+
 _SUFFIX = "_nodup"
 _CASCADE = "regrid.regrid_dataset.intermediate_grids"
+
+
+def is_of(name: str, original: str) -> bool:
+    """Return whether a project's name says that it is a part of an original, such as ESPO-G6-E5L of ESPO-G6."""
+    return name == original or name.startswith(f"{original}-")
 
 
 def checked(config: RunConfig) -> RunConfig:
@@ -65,7 +73,7 @@ def _check_project(config: RunConfig) -> None:
     name = config.project.name if config.project else None
     for key, how in config.biasadjust.variables.items():
         original = how.adjusting_args.bias_adjust_project
-        if name and original in _ORIGINALS and not name.startswith(original):
+        if name and original in ORIGINALS and not is_of(name, original):
             raise ConfigurationError(
                 f"`biasadjust.variables.{key}.adjusting_args.bias_adjust_project`: got {original}, and `project.name` "
                 f"is {name}: products would name another project than their own. Give your own project, and your own "

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.cross_checks import checked
+from espo_luigi.config.cross_checks import MAKERS, ORIGINALS, checked, is_of
 from espo_luigi.config.dialects import (
     COPIED,
     DETAILS,
@@ -34,13 +34,11 @@ from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
-from espo_luigi.methods.base import DEFAULT_METHOD, AdjustingSection
+from espo_luigi.methods.base import DEFAULT_METHOD, AdjustingSection, TrainingSection
 
 logger = logging.getLogger(__name__)
 _MOST_BASES = 20
 _VARIABLES = "biasadjust.variables"
-# Whose products are, as their attributes tell.
-_MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 
 SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
 SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *OTHER_SECTIONS)
@@ -151,52 +149,62 @@ def merged(paths: Iterable[Path]) -> tuple[Content, dict[KeyPath, KeyPath], Mapp
 
 
 def _refuse_inherited_makers(own: Content, before: Content, path: Path) -> None:
-    """Raise if a file with a project, a method or a variable of its own leaves who adjusts to the files before it."""
+    """Raise if a file with a project or a method of its own leaves it to an original's file to say who adjusts."""
+    section = own.get("biasadjust", {})
     inherited, adjusted = _variables(before), _variables(own)
-    projects = [
-        name for one in (own, before) for _, project in mappings(one, "project") for name in [project.get("name")]
-    ]
-    changed = ["project.name"] if len(projects) == 2 and projects[0] not in (None, projects[1]) else []
-    for name, how in adjusted.items():
-        if how and (name not in inherited or _method(how) not in ("", _method(inherited[name]))):
-            changed.append(f"{_VARIABLES}.{name}")
-    for name, how in inherited.items() if changed else ():
-        mine = adjusted.get(name, {})
-        given, older = ({**(one or {}).get("adjusting_args", {})} for one in (mine, how))
-        left = [key for key in _MAKERS if older.get(key) and key not in given]
-        if mine is not None and left:
+    if section is None or (isinstance(section, dict) and section.get("variables", {}) is None):
+        return
+    names = [str(project.get("name") or "") for one in (own, before) for _, project in mappings(one, "project")]
+    for name, how in inherited.items():
+        given, original = _adjusting(adjusted.get(name, {})), _adjusting(how)
+        if given is None or original is None or original.get(MAKERS[1]) not in ORIGINALS:
+            continue
+        renamed = len(names) == 2 and names[0] and not is_of(names[0], original[MAKERS[1]])
+        changed = "project.name" if renamed else f"{_VARIABLES}.{name}"
+        is_other_method = _method(adjusted.get(name)) not in ("", _method(how) or DEFAULT_METHOD)
+        inherits = [key for key in MAKERS if original.get(key) and key not in given]
+        if inherits and (renamed or is_other_method):
             raise ConfigurationError(
-                f"{path}: `{_VARIABLES}.{name}.adjusting_args.{left[0]}`: got {older[left[0]]!r} of a file before this "
-                f"one, which has its own `{changed[0]}`; products would name whose they are not. Give "
-                f"{' and '.join(_MAKERS)} of each variable here, or null."
+                f"{path}: `{_VARIABLES}.{name}.adjusting_args.{inherits[0]}`: got {original[inherits[0]]!r} of a file "
+                f"before this one, which has its own `{changed}`: products would name another's project. "
+                f"Give {' and '.join(MAKERS)} here, or null."
             )
 
 
 def _drop_settings_of_other_methods(own: Content, before: Content) -> None:
-    """Take settings of a variable's method away where a later file names another, whose usual settings it takes."""
+    """Take settings of a variable's method away where a later file names another, whose usual settings it takes.
+
+    Those of every method stay: periods, and who adjusts.
+    """
     adjusted, inherited = _variables(own), _variables(before)
     for name in adjusted.keys() & inherited.keys():
         how, old = adjusted[name], inherited[name]
-        if not how or not old or {"training_args", "variables"} & {*how}:
-            continue
-        if _method(how) not in ("", _method(old) or DEFAULT_METHOD):
-            old.pop("training_args", None)
-            if given := old.get("adjusting_args"):
-                old["adjusting_args"] = {key: given[key] for key in given if key in AdjustingSection.model_fields}
+        if how and old and how.get("method") and not how.get("variables"):
+            if _method(how) == (_method(old) or DEFAULT_METHOD) or old.get("variables"):
+                continue
+            for section, model in (("training_args", TrainingSection), ("adjusting_args", AdjustingSection)):
+                if isinstance(given := old.get(section), dict):
+                    old[section] = {key: given[key] for key in given if key in model.model_fields}
 
 
 def _variables(content: Content) -> dict[str, Content | None]:
-    """Return what a file gives of each variable's adjustment; what is no mapping is told of when all is validated."""
+    """Return the mappings, or null, that a file gives for each variable's adjustment."""
     ((_, adjusted),) = mappings(content, _VARIABLES) or [((), {})]
     return {name: how for name, how in adjusted.items() if how is None or isinstance(how, dict)}
 
 
+def _adjusting(how: Content | None) -> Content | None:
+    """Return the section `adjusting_args` of a variable's adjustment; None if it, or the adjustment, is null."""
+    given = how.get("adjusting_args", {}) if how is not None else None
+    return given if isinstance(given, dict) else None
+
+
 def _method(how: Content | None) -> str:
     """Return the name of the method that a section names; "" if it names none."""
-    how = how or {}
-    training = how.get("training_args")
-    name = how.get("method") or (training.get("method") if isinstance(training, dict) else None)
-    return str(name or "").removeprefix("xsdba.").removeprefix("dqm.")
+    training = (how or {}).get("training_args")
+    name = (how or {}).get("method") or (training.get("method") if isinstance(training, dict) else None)
+    short = str(name or "").removeprefix("xsdba.").removeprefix("dqm.")
+    return DEFAULT_METHOD if short == "dqm" else short
 
 
 def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, ...] = ()) -> None:

@@ -220,8 +220,11 @@ class RunConfig(Section):
 
         def text(value: Any) -> Any:
             if isinstance(value, str) and (with_done := filled(value, done)) != value:
-                paragraphs = (textwrap.fill(one, _LINE) for one in with_done.rstrip().split("\n\n"))
-                value = "\n\n".join(paragraphs) + value[len(value.rstrip()) :]
+                paragraphs = with_done.rstrip().split("\n\n")
+                lists = [any(line[:1] in ("-", "*", " ") for line in one.split("\n")) for one in paragraphs]
+                parts = zip(paragraphs, lists, strict=True)
+                wrapped = (one if is_list else textwrap.fill(one, _LINE) for one, is_list in parts)
+                value = "\n\n".join(wrapped) + value[len(value.rstrip()) :]
             return filled(value, known)
 
         return {name: {key: text(value) for key, value in attrs.items()} for name, attrs in attributes.items()}
@@ -229,7 +232,8 @@ class RunConfig(Section):
     @property
     def _adjusted_in_words(self) -> str:
         """The adjusted variables, and how the others are made of them."""
-        adjusted = sorted(self.biasadjust.adjusted, key=list(self.table).index)
+        places = {name: place for place, name in enumerate(self.table)}
+        adjusted = sorted(self.biasadjust.adjusted, key=lambda name: places.get(name, len(places)))
         made = [_MADE_CONSISTENT[self.consistency]] if self.consistency else []
         made += [f"{name} is derived from {enumerated(inputs)}" for name, inputs in self.derived.items() if inputs]
         return "; ".join([enumerated(adjusted), *made])

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from espo_luigi.config.dialects import Content, mappings, put
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.methods.base import DEFAULT_METHOD, TOGETHER
+from espo_luigi.methods.base import DEFAULT_METHOD, TOGETHER, TrainingSection
 from espo_luigi.methods.usual import USUAL_METHODS, usual_settings, year_windows
 from espo_luigi.methods.xsdba import why_no_kernels
 from espo_luigi.science.periods import each_period
@@ -45,7 +45,7 @@ def give_usual_settings(content: Content) -> list[str]:
             if isinstance(how, Mapping) and how.get("method") in TOGETHER:
                 adjusted[name] = _laid_over(_together(content, how), how)
                 having, limited = [*having, name], [*limited, *_limited(content, _names(how))]
-            elif isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
+            elif isinstance(how, Mapping) and "variables" not in how and not _trains_otherwise(how):
                 if (laid := _alone(content, name, how)) is not None:
                     adjusted[name] = laid
                     having, limited = [*having, name], [*limited, *_limited(content, [name])]
@@ -55,6 +55,12 @@ def give_usual_settings(content: Content) -> list[str]:
         where = f"clean_up.variables.{name}" if "subregions" in content else "clean_up.xscen_clean_up"
         put(content, (*where.split("."), "limit_var", name), _LIMITED[name])
     return having
+
+
+def _trains_otherwise(how: Mapping[str, Any]) -> bool:
+    """Whether there are arguments of the training beside those of every method."""
+    training = how.get("training_args", {})
+    return not isinstance(training, Mapping) or bool({*training} - {*TrainingSection.model_fields})
 
 
 def _alone(content: Content, name: str, how: Mapping[str, Any]) -> dict[str, Any] | None:

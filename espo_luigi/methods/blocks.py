@@ -73,9 +73,9 @@ def train(
     """Train an adjustment of `historical` towards `reference` over a period.
 
     Both series are daily, with `time` and the same cells (`loc`, lat and lon, any dimensions, or none), numpy- or
-    Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`, which
-    is the reference's by default; units are the reference's. The result has the method's arrays, with the cells'
-    dimensions first; its attribute `espo_luigi_training` says how it was made.
+    Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`, by
+    default noleap, or with usual settings the reference's; units are the reference's. The result has the method's
+    arrays, with the cells' dimensions first; its attribute `espo_luigi_training` says how it was made.
 
     A historical series with the dimension `realization` is a pool of members. Methods that adjust several variables
     together take datasets.
@@ -106,12 +106,22 @@ def train(
     named = method_named(method, engine)
     _check_kind(named, reference, historical)
     usual = None if {*arguments} - {*TrainingSection.model_fields} else _usual_name(reference, method)
-    of_variable = usual_settings(VARIABLES[usual], method, pooled=False)["training_args"] if usual else {}
-    years = [one.indexes["time"].year for one in (reference, historical)]
-    period = (str(max(one[0] for one in years)), str(min(one[-1] for one in years)))
-    section = checked(named.Training, {"period": period, **of_variable, **arguments}, "training_args")
+    of_variable = (
+        usual_settings(VARIABLES[usual], method, pooled=REALIZATION in historical.dims)["training_args"]
+        if usual
+        else {}
+    )
+    if "period" not in arguments:
+        years = [one.indexes["time"].year for one in (reference, historical)]
+        first, last = max(one.min() for one in years), min(one.max() for one in years)
+        if not first <= last:
+            raise DataError(
+                f"the reference ({years[0].min()}-{years[0].max()}) and the simulation have no common years."
+            )
+        arguments["period"] = (str(first), str(last))
+    section = checked(named.Training, of_variable | arguments, "training_args")
     units = _units(reference)
-    maximal_calendar = maximal_calendar or calendar_of(reference)
+    maximal_calendar = maximal_calendar or (calendar_of(reference) if usual else "noleap")
     calendar = minimum_calendar(calendar_of(historical), maximal_calendar)
     calibration = _calibration(reference, historical, section.arguments(), calendar, units)
     known, simulated = calibration.values()
@@ -263,12 +273,15 @@ class _Job:
             told = _told(training)
         named = method_named(told["method"], engine)
         _check_kind(named, simulation)
-        years = simulation.indexes["time"].year
-        arguments = {"periods": [(str(years[0]), str(years[-1]))], **arguments}
+        if "periods" not in arguments:
+            years = simulation.indexes["time"].year
+            arguments["periods"] = [(str(years.min()), str(years.max()))]
         if "usual" in told and not {*arguments} - {*AdjustingSection.model_fields}:
             usual = usual_settings(VARIABLES[told["usual"]], told["method"], pooled=False)["adjusting_args"]
             if told["method"] != DEFAULT_METHOD:
                 usual |= year_windows(each_period(arguments["periods"]))
+            if engine == "xsdba":  # which has no nearest_quantile
+                usual["xclim_adjust_args"]["interp"] = "nearest"
             arguments = usual | arguments
         if named.trains and training is None:
             raise ConfigurationError(f"method {named.name} adjusts with a training; expected what `train` returns.")

@@ -74,7 +74,7 @@ def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
 def write_blocks(
     ds: xr.Dataset, partial: HeldFolder, wanted: Collection[BlockKey], found: Collection[BlockKey]
 ) -> None:
-    """Compute the `wanted` blocks with the active Dask client, or threads of this process, into a store that has their metadata.
+    """Compute the `wanted` blocks, in Dask's client or threads, into a store that has their metadata.
 
     The blocks that were `found` in the store are read where the wanted blocks depend on them.
     """

@@ -207,7 +207,7 @@ def _years(period: Sequence[str]) -> tuple[int, int]:
 def warming(run: RunContext, *sim_ids: str) -> Warming:
     """Return the years of each level of simulations; levels in years that the scenarios lack are absent."""
     section = run.needed("warming_levels")
-    source, (first, last) = section.tas_src, _years(run.config.custom.span)
+    source, spans = section.tas_src, _spans(run)
     found = reaching(
         {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
         section.wl,
@@ -218,9 +218,10 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
     )
     for sim_id, periods in found.periods.items():
         for level, period in list(periods.items()):
-            if period[0] < first or period[1] > last:
+            if not any(first <= period[0] and period[1] <= last for first, last in spans):
+                there = " and ".join(f"{first}-{last}" for first, last in spans)
                 years = "{}-{}".format(*periods.pop(level))
-                found.absent[sim_id][level] = f"the period {years} is not in the data, which are of {first}-{last}"
+                found.absent[sim_id][level] = f"the period {years} is not in the data, which are of {there}"
     return found
 
 
@@ -241,7 +242,7 @@ def _check_levels(run: RunContext) -> None:
     if not any(found.periods.values()):
         raise ConfigurationError(
             f"`warming_levels`: no simulation reaches any of {', '.join(map(str, run.needed('warming_levels').wl))} K "
-            f"({'; '.join(reasons)}). Give a table of their global means, `warming_levels.tas_src`."
+            f"({'; '.join(reasons)}). Leave the levels out, or give a table of global means, `warming_levels.tas_src`."
         )
     for reason in reasons:
         logger.warning("Levels of warming of %s.", reason)

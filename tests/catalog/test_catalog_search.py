@@ -405,7 +405,7 @@ def test_an_experiment_without_any_simulation_is_refused_unless_it_may_be_missin
     tmp_path: Path, rows_of_it: list[dict[str, str]]
 ) -> None:
     rows, wanted = [*rows_of(), *rows_of_it], {"experiment": ["ssp585", "ssp245"]}
-    with pytest.raises(CatalogError, match=r"experiment = ssp245, beside 1 sim.*allow_missing") as error:
+    with pytest.raises(CatalogError, match=r"experiment = ssp245, only with ssp585.*allow_missing") as error:
         search(tmp_path, rows, other_search_criteria=wanted)
     assert ("ssp245_r1i1p1f1_global: " in str(error.value)) == bool(rows_of_it)
     found = search(tmp_path, rows, other_search_criteria=wanted, allow_missing=True)

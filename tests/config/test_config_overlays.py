@@ -11,6 +11,8 @@ from espo_luigi.config import RunConfig, load
 from espo_luigi.errors import ConfigurationError
 
 OWN = "adjusting_args: {bias_adjust_institution: FU, bias_adjust_project: BERLIN}"
+SEARCHED = "{search_data_catalogs: {variables_and_freqs: {mine: D}}}"
+EXTRACTED = f"extraction: {{reference: {SEARCHED}, simulation: {SEARCHED}}}"
 LESS = "adjusting_args: {bias_adjust_institution: FU}"
 EACH = f"tasmax: {{{OWN}}}, dtr: {{{OWN}}}"
 
@@ -34,15 +36,22 @@ def over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         "project: {name: BERLIN}",
         "biasadjust: {variables: {pr: {method: QuantileDeltaMapping}}}",
-        f"biasadjust: {{variables: {{tasmin: {{{OWN}}}}}}}",
         f"project: {{name: BERLIN}}\nbiasadjust: {{variables: {{{EACH}, pr: {{{LESS}}}}}}}",
     ],
 )
-def test_who_adjusts_is_not_inherited_by_another_project_method_or_variable(over: Any, own: str) -> None:
+def test_who_adjusts_is_not_inherited_by_another_project_or_method(over: Any, own: str) -> None:
     with pytest.raises(
         ConfigurationError, match=r"own\.yml: `biasadjust\.variables\.\w+\.adjusting_args\.bias_adjust_"
     ):
         over(own)
+
+
+def test_what_an_own_file_says_holds_for_those_after_it(over: Any, tmp_path: Path) -> None:
+    over(f"project: {{name: BERLIN}}\nbiasadjust: {{variables: {{{EACH}, pr: {{{OWN}}}}}}}")
+    (after := tmp_path / "after.yml").write_text("biasadjust: {variables: {pr: {method: QuantileDeltaMapping}}}")
+    shipped = Path(__file__).parents[2] / "config" / "espo-g6"
+    how = load([shipped / "config.yml", shipped / "paths.yml", tmp_path / "own.yml", after]).biasadjust.variables["pr"]
+    assert (how.name, how.adjusting_args.bias_adjust_project) == ("QuantileDeltaMapping", "BERLIN")
 
 
 def test_an_own_project_that_says_who_adjusts_is_taken(over: Any) -> None:
@@ -100,3 +109,31 @@ def test_a_packages_method_needs_no_null_for_the_former_methods_settings(over: A
     config = over(f"biasadjust: {{variables: {{{EACH}, pr: {{method: ibicus.ISIMIP, {OWN}}}}}}}")
     how = config.biasadjust.variables["pr"]
     assert (how.name, how.training_args.arguments()["period"]) == ("ibicus.ISIMIP", ("1991", "2020"))
+
+
+def test_a_variable_that_the_table_lacks_is_named_last(over: Any) -> None:
+    of_own = "training_args: {group: time.month, xclim_train_args: {kind: '+'}}"
+    config = over(f"biasadjust: {{variables: {{{EACH}, pr: {{{OWN}}}, mine: {{{of_own}, {OWN}}}}}}}\n{EXTRACTED}")
+    assert "variables are tasmax, dtr, pr and mine" in " ".join(config.attributes["global"]["Notes"].split())
+
+
+def test_another_method_keeps_the_years_of_the_training(over: Any, tmp_path: Path) -> None:
+    over(f"biasadjust: {{variables: {{{EACH}, pr: {{training_args: {{period: [1995, 2014]}}, {OWN}}}}}}}")
+    (after := tmp_path / "after.yml").write_text("biasadjust: {variables: {pr: {method: QuantileDeltaMapping}}}")
+    shipped = Path(__file__).parents[2] / "config" / "espo-g6"
+    how = load([shipped / "config.yml", shipped / "paths.yml", tmp_path / "own.yml", after]).biasadjust.variables["pr"]
+    assert (how.name, how.training_args.period) == ("QuantileDeltaMapping", ("1995", "2014"))
+
+
+@pytest.mark.parametrize("none", ["biasadjust: null", "biasadjust: {variables: null}"])
+def test_what_takes_the_adjustments_away_inherits_no_maker(over: Any, none: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"`biasadjust(\.variables)?`.*this key is needed"):
+        over(f"project: {{name: BERLIN}}\n{none}")
+
+
+@pytest.mark.parametrize("given", ["null", "hello"])
+def test_null_for_the_arguments_inherits_no_maker_and_a_text_is_told(over: Any, given: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"dtr\.adjusting_args\.bias_adjust_institution`|adjusting_args`.*hello"
+    ):
+        over(f"project: {{name: BERLIN}}\nbiasadjust: {{variables: {{pr: {{adjusting_args: {given}}}}}}}")

@@ -127,3 +127,17 @@ def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
     assert "export SITE='of the profile'\n" in script
     assert len(list(driver.folder.glob("logs of the site/Count/*.out"))) == 1
     assert (driver.folder / "count-10.txt").read_text() == "45"
+
+
+def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
+    driver: Driver, cluster: ThrowawayCluster
+) -> None:
+    before = cluster.run("squeue", "--noheader", "--states=all", "--format=%i")
+    (driver.folder / "site.yml").write_text("limits: {memory: 500M}\n")
+    process = driver.start(
+        "Sum", "--n", "10", "--slurm-profile", "site.yml", "--Sum-memory", "300MB", "--Sum-time", "1"
+    )
+    errors = ended(process, 35)
+    assert "memory = 1GB is more than the 500MB" in errors
+    assert cluster.run("squeue", "--noheader", "--states=all", "--format=%i") == before
+    assert list(RecordStore(driver.folder / "work" / "scheduler").all()) == []

@@ -453,7 +453,9 @@ def write_changes(view: RunView, folder: Path, processes: int = 0) -> None:
     for picture in (each for part in parts for each in part.pictures):
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     for name, ds in numbers.items():
-        packed = {one: {"zlib": True, "complevel": 4} for one in ds.data_vars}
+        packed: dict[Any, dict[str, Any]] = {one: {"zlib": True, "complevel": 4} for one in ds.data_vars}
+        # Texts as letters: CDO reads no file with NetCDF-4's strings.
+        packed |= {one: {"dtype": "S1"} for one in ds.coords if ds[one].dtype.kind in "OU"}
         try:
             prepared(ds.load()).to_netcdf(folder / name, engine="h5netcdf", encoding=packed)
         except Exception as error:  # a damaged chunk raises whatever its codec does

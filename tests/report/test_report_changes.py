@@ -3,6 +3,7 @@
 import html
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,13 @@ def test_the_numbers_beside_the_page_are_the_stores(written: Path, view: RunView
             }
             xr.testing.assert_allclose(ds, expected[list(ds.data_vars)].sel({dim: ds[dim].values}))
             assert ds[f"{TX}_p50"].attrs["delta_reference"] == BASELINE
+
+
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="needs CDO: apt-get install cdo")
+def test_cdo_reads_the_numbers_beside_the_page(written: Path) -> None:
+    for path in written.parent.glob("report-changes/tx_mean*.nc"):
+        done = subprocess.run(["cdo", "-s", "showname", path], capture_output=True, text=True, check=True)
+        assert {f"{TX}_{end}" for end in ("p10", "p50", "p90", "agree")} <= {*done.stdout.split()}
 
 
 def test_the_page_says_what_changes_since_when_and_who_is_missing(written: Path, view: RunView) -> None:

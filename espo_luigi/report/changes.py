@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
-from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, drawing, panels_of, short
+from espo_luigi.report.drawings import DIVERGING, OF_WATER, REFERENCE, Drawing, broken, drawing, panels_of, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
@@ -250,7 +250,7 @@ def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str
     # Of counts, more may be drier or colder. Relative changes have no standard name.
     of = str(attrs.get("standard_name") or attrs.get("long_name", "")).lower()
     is_amount = re.match("(?!.*(number|days|dry|below|ratio|spell)).*(precipitation|rain|snowfall)", of)
-    colours = {"cmap": "BrBG" if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
+    colours = {"cmap": OF_WATER if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
     return {"vmin": -(most or 1), "vmax": most or 1, **colours}

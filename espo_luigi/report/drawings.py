@@ -35,6 +35,8 @@ RAW: dict[str, Any] = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.2}
 ADJUSTED: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.4}
 STYLES = {"reference": REFERENCE, "raw": RAW, "adjusted": ADJUSTED}
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
+# Of amounts of water: drier is brown, wetter green.
+OF_WATER = "BrBG"
 DOTS_PER_INCH = 100
 # In the metadata of pictures that commands write under a name of the user's.
 PICTURE_MARK = "drawn by espo_luigi"

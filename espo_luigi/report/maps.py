@@ -19,6 +19,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.report.drawings import (
     DIVERGING,
+    OF_WATER,
     SEQUENTIAL,
     Drawing,
     broken,
@@ -83,6 +84,8 @@ def property_maps(
         for axes, field in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
+    if known.wet is not None and fields[0].attrs.get("units") == known.shown_units:
+        scale |= {"cmap": OF_WATER}
     biases = [draw_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):

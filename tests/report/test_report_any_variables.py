@@ -199,6 +199,17 @@ def test_maps_have_the_colours_of_their_property_s_variable() -> None:
     assert first.get_cmap().name == "RdBu_r" and first.get_clim() == (-6, 6), "white is calm"
 
 
+@pytest.mark.parametrize(
+    ("name", "units", "colours"),
+    [("mean_pr", "mm d-1", "BrBG"), ("dry_spell_pr", "d", "RdBu_r"), ("mean_tas", "K", "RdBu_r")],
+)
+def test_maps_of_bias_are_brown_where_an_amount_of_water_is_too_small(name: str, units: str, colours: str) -> None:
+    values = field(np.linspace(1, 6, 12).reshape(3, 4), "Mean", units)
+    figure = maps.property_maps(*[values] * 3, *[values - 3] * 2, known=maps.row_of(name, TABLE))
+    images = [image for axes in figure.axes for image in (*axes.get_images(), *axes.collections)]
+    assert colours in {image.get_cmap().name for image in images if image.get_clim()[0] == -3}
+
+
 @pytest.mark.parametrize(("lowest", "is_centred"), [(-2, True), (2, False)])
 def test_any_diverging_map_is_centred_where_values_have_both_signs(lowest: float, is_centred: bool) -> None:
     values = field(np.linspace(lowest, 6, 12).reshape(3, 4), "Ozone", "1")

@@ -60,11 +60,11 @@ def _published_beside(path: Path) -> object:
 
 
 def _warming(path: Path) -> object:
-    section = WarmingLevelsSection(tas_src=path)
-    run = SimpleNamespace(
-        needed=lambda name: section, config=SimpleNamespace(custom=SimpleNamespace(span=("1950", "2100")))
-    )
-    return warming(run)  # type: ignore[arg-type]
+    sections = {
+        "warming_levels": WarmingLevelsSection(tas_src=path),
+        "indicators": SimpleNamespace(periods=[("1950", "2100")]),
+    }
+    return warming(SimpleNamespace(needed=sections.get))  # type: ignore[arg-type]
 
 
 def _shape_beside(path: Path) -> object:

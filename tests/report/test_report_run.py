@@ -104,12 +104,13 @@ def test_the_summary_links_the_release_of_the_products(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("joules", "said"),
     [
-        # 600 s of 8 CPUs at 15 W are 72 kJ, 0.02 kWh.
+        # 4800 s of CPU time at 15 W are 72 kJ, 0.02 kWh.
         (0.0, "Energy: about 20 Wh (estimate: 15 W a CPU), 6 g of CO2 at 300 g/kWh."),
         (3.6e6, "Energy: 1 kWh (measured by the scheduler), 0.3 kg of CO2 at 300 g/kWh."),
     ],
 )
 def test_the_energy_of_jobs_is_measured_or_an_estimate_of_their_cpus(tmp_path: Path, joules: float, said: str) -> None:
     empty = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
-    section = run_section(replace(empty, power=Power(15.0, 300.0)), [replace(JOB, energy_joules=joules)])
+    job = replace(JOB, energy_joules=joules, cpu_seconds=4800.0)
+    section = run_section(replace(empty, power=Power(15.0, 300.0)), [job])
     assert said in [block.text for block in section.blocks if isinstance(block, Text)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -254,3 +254,8 @@ def no_such_rule(name: str, rules: Iterable[str]) -> str:
         return f"the rule {name} has gone; its work is done by {' and '.join(FORMER_RULES[name])}. Name that."
     hint = nearest(name, rules, hint=" Did you mean {}?")
     return f"there is no rule {name} here.{hint} `espo rules` lists them."
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as a sentence has them: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

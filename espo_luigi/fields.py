@@ -6,7 +6,7 @@ import math
 import os
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -60,11 +60,6 @@ def filled(value: Any, fields: Mapping[Any, Any]) -> Any:
     if not isinstance(value, str):
         return value
     return re.sub(r"\{(\w+)\}", lambda match: str(fields.get(match[1], match[0])), value)
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """Return names as a sentence has them: "a, b and c"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:

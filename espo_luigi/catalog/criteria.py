@@ -147,7 +147,7 @@ def select(
         if absent:
             others = [known for known in values_of(assets, column) if not any(equals(known, value) for value in values)]
             message = "the search finds nothing with %s = %s, and goes on without.%s"
-            logger.warning(message, column, listed(absent), _hint(absent, others))
+            logger.warning(message, column, listed(absent), hint_for(absent, others))
         assets = kept
     return assets
 
@@ -179,7 +179,8 @@ def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclus
     return [asset for asset in assets if id(asset) not in older]
 
 
-def _hint(wanted: Iterable[Any], values: list[str]) -> str:
+def hint_for(wanted: Iterable[Any], values: list[str]) -> str:
+    """Return the value that a wanted one was probably meant to be, as a question."""
     hints = (nearest(str(value), values, cutoff=0.8, hint=" Did you mean {}?") for value in wanted)
     return next(filter(None, hints), "")
 
@@ -196,7 +197,7 @@ def refuse_empty(
     if kept:
         return
     values = values_of(before, column)
-    hint = _hint(wanted, values)
+    hint = hint_for(wanted, values)
     raise CatalogError(
         f"nothing found: no row has {what}; the values of {column} there are: {listed(values) or '(none)'}.{hint} "
         f"Rows: {'; '.join(trail)}."

@@ -23,6 +23,7 @@ from espo_luigi.catalog.criteria import (
     covering,
     equals,
     exclude,
+    hint_for,
     holds,
     listed,
     newest_versions,
@@ -34,7 +35,7 @@ from espo_luigi.catalog.criteria import (
 )
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
-from espo_luigi.errors import CatalogError, nearest
+from espo_luigi.errors import CatalogError
 from espo_luigi.science.derivations import INEXACT, OF_RAW_DATA
 
 logger = logging.getLogger(__name__)
@@ -272,9 +273,9 @@ def _refuse_missing(
         lost = dict.fromkeys(row.id for row in chosen if row.id in dropped and holds(row, "experiment", absent))
         reasons = listed([f"{name}: {dropped[name]}" for name in lost]) or f"Rows: {'; '.join(trail)}"
         known = values_of(there, "experiment")
-        near = "".join(nearest(name, known, cutoff=0.8, hint=" Did you mean {}?") for name in absent)
+        hint = hint_for(absent, known)
         raise CatalogError(
-            f"nothing found with experiment = {listed(absent)}, only with {listed(known)}.{near} {reasons}. "
+            f"nothing found with experiment = {listed(absent)}, only with {listed(known)}.{hint} {reasons}. "
             "Add the files to the catalogue, take the experiment out of other_search_criteria, or write "
             "`allow_missing: true` into search_data_catalogs."
         )

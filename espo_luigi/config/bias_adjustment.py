@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from espo_luigi.config.messages import keys_beside
-from espo_luigi.errors import ConfigurationError, nearest, unknown
+from espo_luigi.errors import ConfigurationError, enumerated, nearest, unknown
 from espo_luigi.fields import (
     AnyMapping,
     ByFileName,
@@ -33,7 +33,6 @@ from espo_luigi.fields import (
     Number,
     OmitDefault,
     Section,
-    enumerated,
     file_name_part,
 )
 from espo_luigi.methods.base import METHODS, TOGETHER, Engine, Method, method_named, problem

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # The projects of the configurations that `espo init` copies.
 ORIGINALS = ("ESPO-G6", "ESPO")
 # Whose products are, as their attributes tell.
-MAKERS = ("bias_adjust_institution", "bias_adjust_project")
+WHO_ADJUSTS = ("bias_adjust_institution", "bias_adjust_project")
 
 _SUFFIX = "_nodup"
 _CASCADE = "regrid.regrid_dataset.intermediate_grids"

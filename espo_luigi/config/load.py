@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.cross_checks import MAKERS, ORIGINALS, checked, is_of
+from espo_luigi.config.cross_checks import ORIGINALS, WHO_ADJUSTS, checked, is_of
 from espo_luigi.config.dialects import (
     COPIED,
     DETAILS,
@@ -157,17 +157,17 @@ def _refuse_inherited_makers(own: Content, before: Content, path: Path) -> None:
     names = [str(project.get("name") or "") for one in (own, before) for _, project in mappings(one, "project")]
     for name, how in inherited.items():
         given, original = _adjusting(adjusted.get(name, {})), _adjusting(how)
-        if given is None or original is None or original.get(MAKERS[1]) not in ORIGINALS:
+        if given is None or original is None or original.get(WHO_ADJUSTS[1]) not in ORIGINALS:
             continue
-        renamed = len(names) == 2 and names[0] and not is_of(names[0], original[MAKERS[1]])
+        renamed = len(names) == 2 and names[0] and not is_of(names[0], original[WHO_ADJUSTS[1]])
         changed = "project.name" if renamed else f"{_VARIABLES}.{name}"
         is_other_method = _method(adjusted.get(name)) not in ("", _method(how) or DEFAULT_METHOD)
-        inherits = [key for key in MAKERS if original.get(key) and key not in given]
+        inherits = [key for key in WHO_ADJUSTS if original.get(key) and key not in given]
         if inherits and (renamed or is_other_method):
             raise ConfigurationError(
                 f"{path}: `{_VARIABLES}.{name}.adjusting_args.{inherits[0]}`: got {original[inherits[0]]!r} of a file "
                 f"before this one, which has its own `{changed}`: products would name another's project. "
-                f"Give {' and '.join(MAKERS)} here, or null."
+                f"Give {' and '.join(WHO_ADJUSTS)} here, or null."
             )
 
 

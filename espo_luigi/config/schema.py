@@ -28,7 +28,8 @@ from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.usual import NEWEST, Usual
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.fields import AnyMapping, ByFileName, OmitDefault, Section, enumerated, filled
+from espo_luigi.errors import enumerated
+from espo_luigi.fields import AnyMapping, ByFileName, OmitDefault, Section, filled
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, inputs_of
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable

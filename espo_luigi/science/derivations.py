@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from espo_luigi.errors import enumerated
 from espo_luigi.science.attributes import DERIVED_FROM
 from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
 
@@ -49,7 +50,7 @@ class Derivation:
     @property
     def words(self) -> str:
         """What it is, and of what: mean of tasmax and tasmin."""
-        return f"{self.what} of {', '.join(self.inputs[:-1])} and {self.inputs[-1]}"
+        return f"{self.what} of {enumerated(self.inputs)}"
 
 
 def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
+from espo_luigi.config.cross_checks import WHO_ADJUSTS
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
@@ -34,7 +35,7 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 # The calendars in which the reference is trained on.
 REFERENCE_CALENDARS = ("noleap", "360_day")
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
-MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_reference")
+MAKERS = (*WHO_ADJUSTS, "bias_adjust_reference")
 
 
 def jitter_of_range(name: str, table: Mapping[str, Variable]) -> dict[str, Any]:

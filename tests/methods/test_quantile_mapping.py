@@ -19,6 +19,7 @@ from scipy.spatial import cKDTree
 from espo_luigi.errors import DataError
 from espo_luigi.methods.dqm import quantile_mapping as qm
 from espo_luigi.methods.dqm.kernels import compiled
+from espo_luigi.methods.dqm.kernels.adjusting import share_middle
 from espo_luigi.methods.dqm.kernels.bits import nth_bit
 from espo_luigi.methods.dqm.windows import plan_windows
 
@@ -310,10 +311,9 @@ def test_adjustment_is_xsdba_s_step_by_step_on_any_series(
 
 def test_equal_quantiles_of_a_day_have_the_middle_one_s_factor() -> None:
     """As quantile delta mapping gives equal values the middle of their ranks."""
-    quantiles = np.tile([0.0, 0.0, 0.0, 5.0, 5.0, 9.0], (1, 365, 1))
-    factors = np.tile([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], (1, 365, 1))
-    training = qm.Training(factors, quantiles, np.zeros((1, 365)))
-    np.testing.assert_array_equal(qm.settle_ties(training, own_day=True)[0, 0], [20.0, 20.0, 20.0, 40.0, 40.0, 60.0])
+    factors = np.array([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    share_middle(np.array([0.0, 0.0, 0.0, 5.0, 5.0, 9.0]), factors)
+    np.testing.assert_array_equal(factors, [20.0, 20.0, 20.0, 40.0, 40.0, 60.0])
 
 
 def test_a_training_of_365_days_adjusts_leap_days_with_the_first_day_s_factors() -> None:

@@ -291,10 +291,8 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
     return points, spacings, trimmed, (first_years + leading).astype(np.int32)
 
 
-def settle_ties(training: Training, *, own_day: bool = False) -> np.ndarray:
+def settle_ties(training: Training) -> np.ndarray:
     """Return the factors to search: where quantiles of a day are equal, all get the factor that scipy would find.
-
-    If only the `own_day` is searched, they get that of the middle of them, or of the lower of two.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
     is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of
@@ -304,17 +302,10 @@ def settle_ties(training: Training, *, own_day: bool = False) -> np.ndarray:
     equal = quantiles[..., 1:] == quantiles[..., :-1]
     if not equal.any():
         return factors
-    settled, settle = factors.copy(), _middle_of_equals if own_day else _settled
+    settled = factors.copy()
     for cell in np.flatnonzero((equal & (factors[..., 1:] != factors[..., :-1])).any(axis=(1, 2))):
-        settled[cell] = settle(factors[cell], quantiles[cell])
+        settled[cell] = _settled(factors[cell], quantiles[cell])
     return settled
-
-
-def _middle_of_equals(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
-    """Factors of one cell (dayofyear, quantile), each replaced by that in the middle of all at equal quantiles."""
-    row, each = quantiles[:, np.newaxis], quantiles[..., np.newaxis]
-    below, up_to = (row < each).sum(axis=-1), (row <= each).sum(axis=-1)
-    return np.take_along_axis(factors, np.maximum(below + up_to - 1, 0) // 2, axis=1)
 
 
 def _settled(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
@@ -400,7 +391,7 @@ def adjust(
         adjust_cells(
             members[cells],
             part.factors,
-            settle_ties(part, own_day=plan.reach > 1),
+            settle_ties(part) if plan.reach == 1 else part.factors,
             part.historical_quantiles,
             part.scaling,
             plan,

@@ -98,10 +98,22 @@ def copy_known(factors, nearest, historical_quantiles, known_x, known_factors, e
 
 
 @inlined
+def share_middle(known_x, known_factors):
+    """Give points at equal quantiles the factor of the middle of them, or of the lower of two."""
+    start = 0
+    while start < known_x.size:
+        end = start + 1
+        while end < known_x.size and known_x[end] == known_x[start]:
+            end += 1
+        known_factors[start:end] = known_factors[(start + end - 1) // 2]
+        start = end
+
+
+@inlined
 def fill_row(factors, nearest, historical_quantiles, tables, row):
     """Lay out one day of year.
 
-    ``nearest`` are the factors of points that are found as nearest (see ``quantile_mapping.settle_ties``).
+    ``nearest`` are the factors of points that are found as nearest in xsdba's plane (`quantile_mapping.settle_ties`).
     """
     last = factors.size - 1
     known_x, known_factors = tables.known_x[row], tables.known_factors[row]
@@ -114,12 +126,16 @@ def fill_row(factors, nearest, historical_quantiles, tables, row):
         count = factors.size
     else:
         count = copy_known(factors, nearest, historical_quantiles, known_x, known_factors, edges, edge_factors)
+    if tables.reach > 1:
+        share_middle(known_x[:count], known_factors[:count])
     tables.counts[row] = count
     middles = tables.middles[row]
     middles[max(count - 1, 0) :] = np.inf
     for index in range(count - 1):
         middles[index] = 0.5 * (np.float64(known_x[index]) + np.float64(known_x[index + 1]))
-    tables.plain[row] = count == factors.size and factors[0] == nearest[0] and factors[last] == nearest[last]
+    tables.plain[row] = (
+        count == factors.size and factors[0] == known_factors[0] and factors[last] == known_factors[last]
+    )
 
 
 @inlined
@@ -145,19 +161,36 @@ def nearest_in_row(x, row, middles):
 
 
 @inlined
+def nearest_from(place, x, row, middles):
+    """Return the position of the point nearest to ``x`` in a row, found from that in the row beside it."""
+    while place > 0 and not middles[row, place - 1] < x:
+        place -= 1
+    while place < middles.shape[1] and middles[row, place] < x:
+        place += 1
+    return place
+
+
+@inlined
 def nearest_factor(x, row, tables):
-    """Return the factor of the point nearest to (x, row): a further row can win only if it is nearer than the best."""
-    counts, known_x, known_factors = tables.counts, tables.known_x, tables.known_factors
+    """Return the factor of the point nearest to (x, row): a further row can win only if it is nearer than the best.
+
+    The quantiles of days of year change slowly, so each row's search begins where that of the row beside it ended.
+    """
+    counts, known_x, known_factors, middles = tables.counts, tables.known_x, tables.known_factors, tables.middles
     best, factor = np.inf, np.nan
+    before = after = np.int64(nearest_in_row(x, np.uint64(row), middles))
     away = 0
     while away * away < best and (row - away >= 0 or row + away < counts.size):
-        for other in (row - away, row + away):
-            if 0 <= other < counts.size and counts[other] > 0:
-                place = nearest_in_row(x, np.uint64(other), tables.middles)
-                distance = ((x - known_x[other, place]) / tables.reach) ** 2 + away * away
-                if distance < best:
-                    best = distance
-                    factor = known_factors[other, place]
+        if row - away >= 0 and counts[row - away] > 0:
+            before = nearest_from(before, x, row - away, middles)
+            distance = ((x - known_x[row - away, before]) / tables.reach) ** 2 + away * away
+            if distance < best:
+                best, factor = distance, known_factors[row - away, before]
+        if row + away < counts.size and counts[row + away] > 0:
+            after = nearest_from(after, x, row + away, middles)
+            distance = ((x - known_x[row + away, after]) / tables.reach) ** 2 + away * away
+            if distance < best:
+                best, factor = distance, known_factors[row + away, after]
         away += 1
     return factor
 

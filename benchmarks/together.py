@@ -1,6 +1,6 @@
 """Time MBCn of several variables together: our kernels, xsdba's MBCn, and our DQM of the same variables, in one go.
 
-    python benchmarks/together.py --cells 2500 --variables 2 3 5 --group 5D/7 month
+    python benchmarks/together.py --cells 2500 --variables 2 3 5 --group 15D/7 5D/7
     python benchmarks/together.py --cells 50 150 --xsdba-cells 0
 
 A row is a number of variables, a grouping and a number of cells: CPU seconds of training and adjusting all cells,
@@ -10,7 +10,7 @@ that adjusting reads and writes; the peak memory of a process that does only tha
 xsdba's MBCn is trained once and adjusts one window of 30 years, in a block of `--xsdba-cells` cells and in
 `--xsdba-groups` groups of days over the year; its time is scaled to all groups, windows and cells. What is scaled is a
 second call with the same cells: a first call with other sizes costs seconds more. It shares what a group costs among
-the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has no months.
+the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has neither months nor 15D.
 Series are drawn between the limits of each variable, with a season, in blocks of `--block` cells, which are repeated
 until all cells are done. DQM is measured in 400 cells at least: of fewer, it takes three times as long a cell.
 """
@@ -50,6 +50,7 @@ N_ITER, N_QUANTILES = 20, 20
 GROUPS: dict[str, dict[str, Any]] = {
     "5D/7": {"group": "5D", "window": 7},
     "dayofyear/31": {"group": "time.dayofyear", "window": 31},
+    "15D/7": {"group": "15D", "window": 7},
     "month": {"group": "time.month"},
 }
 ONE_MM = "1.1574e-05 kg m-2 s-1"
@@ -205,7 +206,7 @@ def row(number: int, group: str, cells: int, asked: argparse.Namespace) -> dict[
     univariate, peak_alone = alone("dqm", number, "", asked.years, most, max(block, DQM_CELLS))
     univariate *= cells / most
     theirs = peers_peak = None
-    if group != "month" and asked.xsdba_cells:
+    if group in ("5D/7", "dayofyear/31") and asked.xsdba_cells:
         theirs, peers_peak = alone("peer", number, group, asked.years, asked.xsdba_cells, asked.xsdba_groups)
         theirs *= cells / asked.xsdba_cells
     figures = {
@@ -236,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[2500])
     parser.add_argument("--variables", type=int, nargs="+", choices=range(2, 6), default=[2, 3, 5], help="how many")
-    parser.add_argument("--group", nargs="+", choices=GROUPS, default=["5D/7", "month"])
+    parser.add_argument("--group", nargs="+", choices=GROUPS, default=["15D/7", "5D/7", "month"])
     parser.add_argument("--years", type=int, default=151)
     parser.add_argument("--block", type=int, default=500, help="cells that are in memory at once")
     parser.add_argument("--xsdba-cells", type=int, default=150, help="0 leaves xsdba out")

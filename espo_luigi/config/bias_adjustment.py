@@ -186,8 +186,8 @@ def _sample(group: Any) -> str:
     name, window = (group.get("group"), group.get("window", 1)) if isinstance(group, Mapping) else (group, 1)
     if name == "time.dayofyear":
         return f"{window}-day window around each day of the year"
-    if name == "5D":
-        return f"{5 * window}-day window around each five days"
+    if name in ("5D", "15D"):
+        return f"{max(5 * window, int(name[:-1]))}-day window around each {name[:-1]} days"
     if name in ("time.month", "time.season"):
         return f"each {name.removeprefix('time.')}"
     return "all days together" if name == "time" else ""

@@ -16,7 +16,7 @@ from espo_luigi.methods.xsdba import why_no_kernels
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
-Usual = Literal["2026-12"]
+Usual = Literal["2027-01"]
 """The names of usual settings, the newest last. A change that moves numbers gives a new name in place of the former."""
 NEWEST: Usual = get_args(Usual)[-1]
 # What MBCn takes of a variable's own settings.
@@ -114,7 +114,7 @@ def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
     training = how.get("training_args")
     # A window is no other group's.
     has_group = isinstance(training, Mapping) and "group" in training
-    group: dict[str, Any] = {} if has_group else {"group": "5D", "window": 7}
+    group: dict[str, Any] = {} if has_group else {"group": "15D", "window": 7}
     if "subregions" in content:
         group["add_dims"] = ["realization"]
     return {"training_args": {"group": group, "by_variable": own}, "adjusting_args": _year_windows(content, how)}

@@ -99,7 +99,7 @@ def test_attributes_say_what_was_done(over: Any) -> None:
         in notes
     )
     assert (
-        "by MBCn (35-day window around each five days, 20 quantiles, windows of 30 years) of tasmax and dtr together"
+        "by MBCn (35-day window around each 15 days, 20 quantiles, windows of 30 years) of tasmax and dtr together"
         in notes
     )
     assert "The adjusted variables are tasmax, dtr and pr; tasmin is" in notes

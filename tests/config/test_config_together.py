@@ -50,7 +50,7 @@ def test_a_method_and_names_are_a_whole_setting(adjusting: Adjusting) -> None:
         },
         "hurs": {"kind": "+", "nquantiles": 50, "additive_space": LOGIT},
     }
-    assert train["group"] == {"group": "5D", "window": 7} and train["period"] == ("1991", "2020")
+    assert train["group"] == {"group": "15D", "window": 7} and train["period"] == ("1991", "2020")
     assert (train["n_iter"], train["nquantiles"], train["base"]) == (20, 20, "QuantileDeltaMapping")
     adjust = how.adjusting_args.arguments()
     assert adjust == {"periods": ("1950", "2100"), "moving_yearly_window": {"window": 30, "step": 10}}
@@ -72,7 +72,7 @@ def test_members_of_pools_are_together() -> None:
     content: Any = {"custom": custom, "subregions": {}, "biasadjust": {"variables": groups}}
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
-    assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
+    assert made["MBCn"]["training_args"]["group"] == {"group": "15D", "window": 7, "add_dims": ["realization"]}
     assert made["months"]["training_args"]["group"] == {"group": "time.month", "add_dims": ["realization"]}
 
 
@@ -133,7 +133,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "training_args.group",
         {"training_args": {"group": "time.season"}},
-        "got 'time.season' (text), expected 'time.dayofyear', '5D', 'time.month' or 'time'",
+        "got 'time.season' (text), expected 'time.dayofyear', '5D', '15D', 'time.month' or 'time'",
     ),
     (
         "adjusting_args",

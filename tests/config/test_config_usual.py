@@ -190,11 +190,11 @@ def test_radiation_is_limited_by_what_a_day_can_have_unless_settings_are_given(t
 
 
 def test_usual_settings_have_a_name_which_changes_nothing_where_it_is_the_newest(tmp_path: Path) -> None:
-    without, named = (loaded(tmp_path, "psl", {}, **given) for given in ({}, {"usual": "2026-12"}))
-    assert without.usual == named.usual == "2026-12" and without.hash == named.hash
+    without, named = (loaded(tmp_path, "psl", {}, **given) for given in ({}, {"usual": "2027-01"}))
+    assert without.usual == named.usual == "2027-01" and without.hash == named.hash
     assert "psl" in named.with_usual
     assert load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).with_usual == ()
-    with pytest.raises(ConfigurationError, match=r"(?s)`usual` .*own.yml.*got '2025-01'.*expected '2026-12'"):
+    with pytest.raises(ConfigurationError, match=r"(?s)`usual` .*own.yml.*got '2025-01'.*expected '2027-01'"):
         loaded(tmp_path, "psl", {}, usual="2025-01")
 
 

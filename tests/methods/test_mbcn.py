@@ -151,7 +151,9 @@ def test_windows_of_years_are_samples_of_their_own(monkeypatch: pytest.MonkeyPat
         np.testing.assert_allclose(made[:, 0, span.first : span.last][:, kept], expected[:, kept], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("group", "window"), [("time.month", 1), ("time", 1), ("5D", 3), ("time.dayofyear", 5)])
+@pytest.mark.parametrize(
+    ("group", "window"), [("time.month", 1), ("time", 1), ("5D", 3), ("15D", 7), ("time.dayofyear", 5)]
+)
 @pytest.mark.parametrize("calendar", ["standard", "360_day"])
 def test_members_together_are_a_sample(calendar: str, group: str, window: int) -> None:
     time, long = dates(calendar, 2001, 2006), dates(calendar, 2001, 2009)
@@ -169,8 +171,9 @@ def test_members_together_are_a_sample(calendar: str, group: str, window: int) -
         days, months = axis.dayofyear, np.asarray(axis.index.month)
         place = np.arange(len(axis))
         own = {"time": place >= 0, "time.month": months == 2, "time.dayofyear": days == 60, "5D": (days - 1) // 5 == 30}
+        own["15D"] = (days - 1) // 15 == 10
         kept.append(np.flatnonzero(own[group]))
-        half = {"5D": 5, "time.dayofyear": 2}.get(group, 0)
+        half = {"5D": 5, "15D": 10, "time.dayofyear": 2}.get(group, 0)
         samples.append(np.unique([day + ahead for day in kept[-1] for ahead in range(-half, half + 1)]))
     sample = simulation[:, 1][..., samples[1]].reshape(3, -1)
     modelled = historical[:, 1][..., samples[0]].reshape(3, -1)

@@ -60,7 +60,7 @@ def test_a_group_reaches_products_checks_diagnostics_and_the_report(
     wanted, raw, found = (correlation(one) for one in (reference, simulation, made))
     assert abs(found - wanted) < 0.05 and abs(found - wanted) < abs(raw - wanted)
     said = made["pr"].attrs["bias_adjustment"]
-    assert said.startswith("MBCn(") and "'5D'" in said and "adapt_freq_thresh" in said
+    assert said.startswith("MBCn(") and "'15D'" in said and "adapt_freq_thresh" in said
     assert cli.main(["export", "--sim-id", NOLEAP, str(tmp_path / "netcdf")]) == 0
     with xr.open_mfdataset(map(str, (tmp_path / "netcdf").rglob("pr_*.nc"))) as exported:
         np.testing.assert_array_equal(exported["pr"].sel(at).transpose(*made["pr"].dims), made["pr"])

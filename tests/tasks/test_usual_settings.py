@@ -25,7 +25,7 @@ from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import forget
 
 OTHER = (
-    r"begun by other usual settings than `usual: 2026-12`: `biasadjust.variables.\w+.adjusting_args` of .*rerun = stale"
+    r"begun by other usual settings than `usual: 2027-01`: `biasadjust.variables.\w+.adjusting_args` of .*rerun = stale"
 )
 PER_PIECE = (tasks.Adjust, tasks.CleanUp, tasks.Move)
 
@@ -81,7 +81,7 @@ def test_a_half_finished_run_is_refused_before_anything_is_submitted_and_the_pla
     blocked = [one for one in plan.of(BLOCKED) if one.rule == "Adjust"]
     assert len(blocked) == 3
     assert not {one.rule for one in plan.of(RUN)} & {"Train", "Adjust", "CleanUp", "ConcatenationFinal"}
-    assert "usual settings than `usual: 2026-12`" in render_plan(plan)
+    assert "usual settings than `usual: 2027-01`" in render_plan(plan)
     get_config().set("espo", "rerun", "stale")
     checked()
 
@@ -101,7 +101,7 @@ def test_settings_that_a_version_without_names_had_too_are_no_others(complete_de
     complete_all()
     for task in of(tasks.Adjust):
         marker = task.marker()
-        assert marker.fingerprints["usual"] == "2026-12"
+        assert marker.fingerprints["usual"] == "2027-01"
         unnamed = {key: one for key, one in marker.fingerprints.items() if key != "usual"}
         publish(task, dataclasses.replace(marker, fingerprints=unnamed))
     remove(*of(tasks.ConcatenationFinal), of(tasks.Adjust)[0])

@@ -50,9 +50,10 @@ _SAMPLES = {
     "time.month": "the days of this month",
     "time.dayofyear": "the {window} days around this day of the year",
     "5D": "the {window} five-day steps around this day's",
+    "15D": "the {window} five-day steps around this day's fifteen days",
 }
 
-GroupNameTogether = Literal["time.dayofyear", "5D", "time.month", "time"]
+GroupNameTogether = Literal["time.dayofyear", "5D", "15D", "time.month", "time"]
 
 
 class GroupTogether(GroupOfDays):
@@ -63,8 +64,8 @@ class GroupTogether(GroupOfDays):
     @model_validator(mode="after")
     def _fits(self) -> GroupTogether:
         if self.group == "time.month" and self.window > 1:
-            raise ValueError(f"months have no window, and it is {self.window}; take 5D or time.dayofyear")
-        days = 5 if self.group == "5D" else 1
+            raise ValueError(f"months have no window, and it is {self.window}; take 15D, 5D or time.dayofyear")
+        days = 5 if self.group in ("5D", "15D") else 1
         if self.window % 2 == 0 or self.window * days >= 360:
             expected = "an odd window, of steps of five days, below 72" if days == 5 else "an odd window below 360"
             raise ValueError(f"expected {expected}, and it is {self.window}")
@@ -114,7 +115,7 @@ class MBCnTraining(TrainingSection):
     """`training_args` of MBCn."""
 
     group: Annotated[GroupNameTogether | GroupTogether, _group] = Field(
-        description="days that are treated together: {group, window, add_dims}; a window of 5D has steps of five days"
+        description="{group, window, add_dims}; windows of 5D and 15D are five-day steps"
     )
     n_iter: Annotated[Integer, Field(ge=1)] = Field(default=20, description="the number of rotations")
     nquantiles: Annotated[int | list[float], BeforeValidator(as_quantiles)] = Field(

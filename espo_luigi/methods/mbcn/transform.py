@@ -63,9 +63,9 @@ def plan(
     calibration, simulation
         The dates of reference and historical, and of the simulation: daily, of any length, in one calendar.
     group, window
-        "time.dayofyear" with a window of days, "5D" with one of five-day steps (both odd; the last five days of a
-        leap year are six), "time.month" or "time" without. A sample has the window around each day or step, up to the
-        ends of the series or of the window of years.
+        "time.dayofyear" with a window of days, "5D" and "15D" with one of five-day steps (all odd; days that remain at
+        the end of a year are of its last group), "time.month" or "time" without. A sample is the window around each
+        group's days, up to the ends of the series or of the window of years.
     spans
         Windows of years (`dqm.windows.year_windows`), each a sample of its own; by default the whole simulation.
     """
@@ -174,11 +174,13 @@ def adjust(
 
 # A group's time steps, and which of them are its own days, not the window's.
 _Sample = tuple[np.ndarray, np.ndarray]
+# Days of a group that has a window.
+_LENGTHS = {"time.dayofyear": 1, "5D": 5, "15D": 15}
 _NOTHING: _Sample = np.empty(0, np.int32), np.empty(0, np.bool_)
 
 
 def _labels(axis: TimeAxis, group: str) -> np.ndarray:
-    """Number the group of each time step; the last is 5D."""
+    """Number the group of each time step."""
     days = np.asarray(axis.dayofyear)
     if group == "time":
         return np.zeros(days.size, np.int64)
@@ -186,13 +188,14 @@ def _labels(axis: TimeAxis, group: str) -> np.ndarray:
         return np.asarray(axis.index.month, np.int64)
     if group == "time.dayofyear":
         return days.astype(np.int64)
-    return np.minimum((days - 1) // 5, axis.days_in_longest_year // 5 - 1).astype(np.int64)
+    length = _LENGTHS[group]
+    return np.minimum((days - 1) // length, axis.days_in_longest_year // length - 1).astype(np.int64)
 
 
 def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
     """Return each group's sample: its runs of days, each with the window around it."""
-    step = {"time.dayofyear": 1, "5D": 5}.get(group, 0)
-    reach = window // 2 * step
+    step = 1 if group == "time.dayofyear" else 5
+    reach = max(window * step - _LENGTHS[group], 0) // 2 if group in _LENGTHS else 0
     bounds = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), labels.size]
     runs: dict[int, list[tuple[int, int]]] = {}
     for first, last in itertools.pairwise(bounds):

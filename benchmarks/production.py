@@ -33,6 +33,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ from production_input import REFERENCE, Region, make_input, region_of
 from production_workflows import ROOT, WORKFLOWS, Workflow, add_outcomes
 
 GIB, GB = 2**30, 1e9
+# Products and temporary stores, of a single simulation.
+BYTES_A_CELL_AND_YEAR = 25_000
 
 
 @dataclass(frozen=True)
@@ -371,10 +374,27 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     workflow, last_year = WORKFLOWS[options.workflow], 1949 + options.years
-    base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the folder is removed
+    with tempfile.TemporaryDirectory(prefix="espo-production-", ignore_cleanup_errors=True) as temporary:
+        base = options.folder or Path(temporary)
+        measured = measure_sizes(options, workflow, base.absolute(), last_year)
+    runs = [one.run for one in measured]
+    if options.table:
+        write_table(options.table, f"espo-{options.workflow}", table_of(runs))
+    if measured:
+        show_whole(runs, workflow, measured[-1].kept)
+        show_sizes(measured)
+
+
+def measure_sizes(options: argparse.Namespace, workflow: Workflow, base: Path, last_year: int) -> list[Measured]:
+    """Measure one size after the other; each is removed before the next."""
+    base.mkdir(parents=True, exist_ok=True)
+    needed = BYTES_A_CELL_AND_YEAR * max(options.cells) * options.years * (options.members or 1)
+    if (free := shutil.disk_usage(base).free) < needed:
+        sys.exit(f"{base} has {free / GB:.0f} GB free; expected {needed / GB:.0f} GB for {max(options.cells)} cells.")
     measured: list[Measured] = []
     for wanted in options.cells:
-        folder = base.absolute() / f"cells{wanted}"
+        folder = base / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
         region, cells = region_of(wanted, options.columns, workflow.pole)
         size = Size(region, cells, last_year, options.members, all_rules=options.table is not None)
@@ -385,12 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured.append(measure(folder, workflow, size, with_floor=not options.no_floor))
         if len(options.cells) > 1 or options.folder is None:
             shutil.rmtree(folder)
-    runs = [one.run for one in measured]
-    if options.table:
-        write_table(options.table, f"espo-{options.workflow}", table_of(runs))
-    if measured:
-        show_whole(runs, workflow, measured[-1].kept)
-        show_sizes(measured)
+    return measured
 
 
 def show_sizes(measured: Sequence[Measured]) -> None:

@@ -292,7 +292,8 @@ def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_pla
     changes = ONE | of_source("Demo-NoLeap")
     named = {"production": "institute-x", "project": {"name": "Scenarios-X", "version": "3"}}
     made = make(tmp_path, raw, **changes, **named)
-    (archive,) = (path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
+    archive, flags = sorted(path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
+    assert flags.name == f"flags_{archive.name}"
     assert not [name for name in made if name.startswith(("final/", "NAM_SPLIT/", "regridded/", "diagnostics/"))]
     (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/"))
     theirs, ours = in_memory(archive), in_memory(ours)

@@ -8,6 +8,7 @@ dataset as its section says, over a region. `off-diag`: the official diagnostics
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import luigi
@@ -18,10 +19,12 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
@@ -77,15 +80,26 @@ class DiagnosisTask(EspoTask):
 # The section `off-diag`.
 
 _OFF_DIAG = "diagnostics/{diag_domain}/"
+# What decides about the usual properties of the whole domain, beside what its data were made of.
+_KEYS_OF_THE_WHOLE = (
+    "biasadjust.variables.*",
+    "clean_up.derive",
+    "custom.final_chunks",
+    "custom.ref_period",
+    partition.NAMES_KEY,
+    *(f"variables.*.{key}" for key in ("kind", "long_name", "units", "wet")),
+)
 
 
 def hosting_piece(step: str) -> Any:
-    """Return a function that returns the piece whose files contain a task's domain, for a step."""
-    return lambda task: task.context.config.off_diag.steps[step].domain[task.diag_domain]
+    """Return a function that returns the piece whose files contain a task's domain, for a step; or all pieces."""
+    return lambda task: (task.context.off_diag.steps[step].domain if task.context.off_diag else {}).get(
+        task.diag_domain, every_piece(task)
+    )
 
 
 class OffDiagTask(DiagnosisTask):
-    """A rule about a domain of the section `off-diag`."""
+    """A rule about a domain of the section `off-diag`; without the section, about the whole domain, thinned."""
 
     diag_domain = DiagDomainParameter()
     # The step whose properties the rule computes, if any; rules of a step read the same keys.
@@ -93,14 +107,22 @@ class OffDiagTask(DiagnosisTask):
     section_name = "off_diag"
 
     @property
-    def host(self) -> str:
-        """The piece of the reference that contains the domain."""
-        return str(self.section.steps["ref"].domain[self.diag_domain])
+    def section(self) -> Any:
+        """The section, or that of the whole domain."""
+        return self.context.off_diag or super().section
+
+    @property
+    def host(self) -> str | None:
+        """The piece of the reference that contains the domain; None for the whole domain."""
+        name: str | None = self.section.steps["ref"].domain.get(self.diag_domain)
+        return name
 
     def reading(self) -> list[str]:
         """Return the keys of the step, of the domain, and of the piece that hosts it."""
         if not self.reads_step:
             return super().reading()
+        if self.host is None:
+            return list(_KEYS_OF_THE_WHOLE)
         step, domain = f"off-diag.steps.{self.reads_step}", str(self.diag_domain)
         return [
             "custom.final_chunks",
@@ -110,16 +132,24 @@ class OffDiagTask(DiagnosisTask):
             *(f"{step}.{name}" for name in (f"domain.{domain}", "properties_and_measures", "unstack")),
         ]
 
-    def box(self) -> dict[str, Any]:
+    def box(self) -> dict[str, Any] | None:
         """Return the part of the domain that lies in its piece of the reference: the same cells for all steps."""
+        if self.host is None:
+            return None
         domain = self.section.domains[self.diag_domain]
         host = partition.box_of(self.context, self.host)
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
     def diagnosis(self, step: str, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
-        """Return the diagnosis of a dataset, which is unstacked if its step says so."""
+        """Return the diagnosis of a dataset, which is unstacked if its step says so, and it is not yet."""
         return super().diagnosis(step, dataset, grid if self.section.steps[step].unstack else None)
+
+    def of_domain(self, found: Any, cells: Any, words: str, grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
+        """Return maps of cells of the whole domain, from its maps or its stacked pieces, with what products derive."""
+        maps = diagnosis.maps_of(found, grids, cells) if grids else found.sel(cells)
+        complete = with_lacking(maps, self.context.config.derived, self.context.config.table)
+        return complete.assign_attrs({"cat:domain": self.diag_domain, "cells": words})
 
 
 class OffDiagRefProp(OffDiagTask):
@@ -135,12 +165,14 @@ class OffDiagRefProp(OffDiagTask):
 
     def look(self) -> None:
         """Raise an error if the reference has no land in the domain."""
-        if not self.complete():
+        if not self.complete() and self.host is not None:
             host = self.in_reference.task
             self.look_for_land(host.land(), f"take the domain away, or name another host than {host.piece}")
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
+    def compute(self, reference: Any, grid: Any) -> xr.Dataset:
         """Compute the properties, block by block."""
+        if self.host is None:
+            reference = self.of_domain(reference, *diagnosis.spread(grid), grid)
         return rechunk(self.diagnosis("ref", reference, grid).properties(), self.context.config.custom.final_chunks)
 
 
@@ -159,8 +191,10 @@ class OffDiagSimPropMeas(OffDiagTask):
     out_sim_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "out_sim_prop_computed")
     out_sim_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "out_sim_meas_computed")
 
-    def compute(self, regridded: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
+    def compute(self, regridded: Any, grid: Any, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
+        if self.host is None:
+            regridded = self.of_domain(regridded, *diagnosis.spread(grid), grid)
         return self.compared(ref_prop, grid, sim=regridded)
 
 
@@ -180,6 +214,9 @@ class OffDiagScenPropMeas(OffDiagTask):
 
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
+        if self.host is None:
+            cells = {dim: ref_prop[dim].values for dim in horizontal_dims(ref_prop)}
+            final = self.of_domain(final, cells, ref_prop.attrs["cells"])
         return self.compared(ref_prop, scen=final)
 
 

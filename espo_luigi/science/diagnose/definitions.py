@@ -15,6 +15,7 @@ from typing import Any
 
 from espo_luigi.errors import nearest
 from espo_luigi.science.definitions import arguments_in, fault_in, fault_of_name, source_of
+from espo_luigi.science.variables import Variable
 
 _MODULE = "xsdba.properties."
 
@@ -31,6 +32,24 @@ class DiagnosisStep:
     to_level: str = "diag-properties"
     measures_to_level: str = "diag-measures"
     units: Mapping[str, str] | None = None
+
+
+def usual_properties(table: Mapping[str, Variable]) -> dict[str, Any]:
+    """Return definitions of each variable's mean, percentiles and annual cycle, and its share of dry days."""
+    indicators: dict[str, Any] = {}
+    for name, row in table.items():
+        cycle, of = "relative_" * (row.kind == "*") + "annual_cycle_amplitude", row.long_name or name
+        for short, words, base, parameters in (
+            ("mean", "Mean", "mean", {}),
+            ("q01", "1st percentile", "quantile", {"q": 0.01}),
+            ("q99", "99th percentile", "quantile", {"q": 0.99}),
+            ("aca", "Amplitude of the annual cycle", cycle, {}),
+            ("dry", "Share of dry days", "relative_frequency", {"op": "<", "thresh": f"{row.wet} {row.units}"}),
+        ):
+            if short != ("dry" if row.wet is None else "q01"):  # of rain, that is 0
+                definition = {"base": f"{_MODULE}{base}", "input": {"da": name}, "parameters": parameters}
+                indicators[f"{short}_{name}"] = {**definition, "cf_attrs": {"long_name": f"{words}: {of}"}}
+    return {"realm": "generic", "indicators": indicators}
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 RATIO = "measures.RATIO"
 # Cells of a block: some 13 MB for each variable and thirty years.
 CELLS_IN_A_BLOCK = 300
+# Of a whole domain, so many land cells are diagnosed, or a few less.
+CELLS_OF_A_DOMAIN = 2500
 # The day of the reference, counted from 0, on which its land has values; ESPO-G's choice.
 DAY_WITH_LAND = 130
 
@@ -187,6 +190,30 @@ def _check_same_grid(here: xr.Dataset, there: xr.Dataset) -> None:
                 f"The grids differ in {name}: {both[0].size} values from {spans[0]} against {both[1].size} from "
                 f"{spans[1]}. Both must be the same domain of the same grid, to the last digit."
             )
+
+
+def spread(grids: Sequence[xr.Dataset]) -> tuple[dict[Hashable, np.ndarray], str]:
+    """Return rows and columns, evenly spread over a domain of several `grids` with `land`, by dimension; and words."""
+    land = sum(int(grid["land"].sum()) for grid in grids)
+    every = max(1, math.ceil(math.sqrt(land / CELLS_OF_A_DOMAIN)))
+    axes = {dim: np.unique(np.concatenate([one[dim].values for one in grids])) for dim in horizontal_dims(grids[0])}
+    of = f"one row and one column in {every}, of {land}" if every > 1 else f"all {land}"
+    return {dim: axis[min(every, axis.size) // 2 :: every] for dim, axis in axes.items()}, f"{of} land cells"
+
+
+def maps_of(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], at: Mapping[Hashable, np.ndarray]) -> xr.Dataset:
+    """Return maps of some rows and columns of stacked `parts`, from south to north; without parts that have no land.
+
+    Lazy, in `blocks`; only these cells are read.
+    """
+    maps = []
+    for ds, grid in zip(parts, grids, strict=True):
+        part = grid.sel({dim: axis[np.isin(axis, grid[dim].values)] for dim, axis in at.items()})
+        if part["land"].any():
+            bare = part.drop_vars("land")
+            maps.append(stack.unstack_fill_nan(ds, grid.drop_vars("land"), blocks(bare), part=bare))
+    made: xr.Dataset = join(stack.with_shared_counts(maps), horizontal_dims(grids[0])[0], what="The pieces")
+    return made
 
 
 def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:

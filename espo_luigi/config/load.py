@@ -179,9 +179,12 @@ def _drop_settings_of_other_methods(own: Content, before: Content) -> None:
     adjusted, inherited = _variables(own), _variables(before)
     for name in adjusted.keys() & inherited.keys():
         how, old = adjusted[name], inherited[name]
-        if how and old and how.get("method") and not how.get("variables"):
-            if _method(how) == (_method(old) or DEFAULT_METHOD) or old.get("variables"):
+        if how and old and not how.get("variables") and not old.get("variables"):
+            if _method(how) in ("", _method(old) or DEFAULT_METHOD):
                 continue
+            if not how.get("method"):  # a copy: other variables may share this mapping
+                training = dict(how["training_args"])
+                how.update(method=training.pop("method"), training_args=training)
             for section, model in (("training_args", TrainingSection), ("adjusting_args", AdjustingSection)):
                 if isinstance(given := old.get(section), dict):
                     old[section] = {key: given[key] for key in given if key in model.model_fields}

@@ -325,7 +325,7 @@ def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_pla
     archive, flags = sorted(path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
     assert flags.name == f"flags_{archive.name}"
     assert not [name for name in made if name.startswith(("final/", "NAM_SPLIT/", "regridded/", "diagnostics/"))]
-    (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/"))
+    (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/day"))
     theirs, ours = in_memory(archive), in_memory(ours)
     xr.testing.assert_equal(theirs, ours)
     assert "Scenarios-X" in str(theirs.attrs)

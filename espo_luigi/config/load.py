@@ -35,6 +35,7 @@ from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
 from espo_luigi.methods.base import DEFAULT_METHOD, AdjustingSection, TrainingSection
+from espo_luigi.methods.usual import USUAL_METHODS
 
 logger = logging.getLogger(__name__)
 _MOST_BASES = 20
@@ -180,9 +181,12 @@ def _drop_settings_of_other_methods(own: Content, before: Content) -> None:
     for name in adjusted.keys() & inherited.keys():
         how, old = adjusted[name], inherited[name]
         if how and old and not how.get("variables") and not old.get("variables"):
-            if _method(how) in ("", _method(old) or DEFAULT_METHOD):
+            if _method(how) == (_method(old) or DEFAULT_METHOD):
                 continue
-            if not how.get("method"):  # a copy: other variables may share this mapping
+            if not how.get("method"):
+                if _method(how) not in USUAL_METHODS:
+                    continue
+                # A copy: other variables may share this mapping.
                 training = dict(how["training_args"])
                 how.update(method=training.pop("method"), training_args=training)
             for section, model in (("training_args", TrainingSection), ("adjusting_args", AdjustingSection)):

@@ -164,7 +164,7 @@ class RunContext:
 
     def needed(self, name: str, whose: str = "the rule") -> Any:
         """Return a section of the configuration; raises `ParameterError` if it is absent."""
-        section = getattr(self.config, name)
+        section = getattr(self, name, None) or getattr(self.config, name)
         if section is None:
             key = RunConfig.model_fields[name].alias or name
             raise ParameterError(f"{whose} needs the section `{key}` of the configuration, which has none: add it")
@@ -246,9 +246,9 @@ class RunContext:
         """The section `off-diag`; without it, where boxes cut the land, usual properties of the whole domain."""
         config = self.config
         of_reference = config.extraction.reference.search_data_catalogs.variables_and_freqs
-        there = {*config.biasadjust.adjusted, *config.derived, *(of_reference.keys() & {*config.variables})}
-        rows = {name: variable(name, config.table) for name in config.published if name in there}
-        table = {name: row for name, row in rows.items() if row.units}
+        there = {*config.biasadjust.adjusted, *(of_reference.keys() & {*config.variables})}
+        table = {name: variable(name, config.table) for name in config.published if name in there}
+        table = {name: row for name, row in table.items() if row.units}
         if config.off_diag is not None or config.subregions is not None or not table:
             return config.off_diag
         whole = config.domain.model_copy(update={"tile_buffer": 0.0, "name": f"whole-{config.domain.name}"})

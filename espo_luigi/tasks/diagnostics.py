@@ -8,7 +8,7 @@ dataset as its section says, over a region. `off-diag`: the official diagnostics
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import luigi
@@ -19,7 +19,6 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.extract import dataset as extract
@@ -80,15 +79,6 @@ class DiagnosisTask(EspoTask):
 # The section `off-diag`.
 
 _OFF_DIAG = "diagnostics/{diag_domain}/"
-# What decides about the usual properties of the whole domain, beside what its data were made of.
-_KEYS_OF_THE_WHOLE = (
-    "biasadjust.variables.*",
-    "clean_up.derive",
-    "custom.final_chunks",
-    "custom.ref_period",
-    partition.NAMES_KEY,
-    *(f"variables.*.{key}" for key in ("kind", "long_name", "units", "wet")),
-)
 
 
 def hosting_piece(step: str) -> Any:
@@ -107,22 +97,18 @@ class OffDiagTask(DiagnosisTask):
     section_name = "off_diag"
 
     @property
-    def section(self) -> Any:
-        """The section, or that of the whole domain."""
-        return self.context.off_diag or super().section
-
-    @property
     def host(self) -> str | None:
         """The piece of the reference that contains the domain; None for the whole domain."""
-        name: str | None = self.section.steps["ref"].domain.get(self.diag_domain)
-        return name
+        hosts: Mapping[str, str] = self.section.steps["ref"].domain
+        return hosts.get(self.diag_domain)
 
     def reading(self) -> list[str]:
         """Return the keys of the step, of the domain, and of the piece that hosts it."""
         if not self.reads_step:
             return super().reading()
         if self.host is None:
-            return list(_KEYS_OF_THE_WHOLE)
+            of_the_table = [f"variables.*.{key}" for key in ("long_name", "units", "wet")]
+            return ["biasadjust.variables.*", "custom.final_chunks", "custom.ref_period", *of_the_table]
         step, domain = f"off-diag.steps.{self.reads_step}", str(self.diag_domain)
         return [
             "custom.final_chunks",
@@ -141,15 +127,19 @@ class OffDiagTask(DiagnosisTask):
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
-    def diagnosis(self, step: str, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
-        """Return the diagnosis of a dataset, which is unstacked if its step says so, and it is not yet."""
-        return super().diagnosis(step, dataset, grid if self.section.steps[step].unstack else None)
+    def diagnosis(self, step: str, dataset: Any, grid: Any = None) -> Diagnosis:
+        """Return the diagnosis of a dataset, which is unstacked if its step says so.
 
-    def of_domain(self, found: Any, cells: Any, words: str, grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
-        """Return maps of cells of the whole domain, from its maps or its stacked pieces, with what products derive."""
-        maps = diagnosis.maps_of(found, grids, cells) if grids else found.sel(cells)
-        complete = with_lacking(maps, self.context.config.derived, self.context.config.table)
-        return complete.assign_attrs({"cat:domain": self.diag_domain, "cells": words})
+        Of the whole domain, `grid` has those of the pieces `dataset`; or, of its maps, the cells that are taken.
+        """
+        if self.host is None:
+            if isinstance(grid, xr.Dataset):
+                taken = dataset.sel({dim: grid[dim].values for dim in horizontal_dims(grid)})
+                dataset = taken.assign_attrs(cells=grid.attrs["cells"])
+            else:
+                dataset = diagnosis.spread(dataset, grid)
+            dataset = dataset.assign_attrs({"cat:domain": self.diag_domain})
+        return super().diagnosis(step, dataset, grid if self.section.steps[step].unstack else None)
 
 
 class OffDiagRefProp(OffDiagTask):
@@ -171,8 +161,6 @@ class OffDiagRefProp(OffDiagTask):
 
     def compute(self, reference: Any, grid: Any) -> xr.Dataset:
         """Compute the properties, block by block."""
-        if self.host is None:
-            reference = self.of_domain(reference, *diagnosis.spread(grid), grid)
         return rechunk(self.diagnosis("ref", reference, grid).properties(), self.context.config.custom.final_chunks)
 
 
@@ -193,8 +181,6 @@ class OffDiagSimPropMeas(OffDiagTask):
 
     def compute(self, regridded: Any, grid: Any, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        if self.host is None:
-            regridded = self.of_domain(regridded, *diagnosis.spread(grid), grid)
         return self.compared(ref_prop, grid, sim=regridded)
 
 
@@ -214,10 +200,7 @@ class OffDiagScenPropMeas(OffDiagTask):
 
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        if self.host is None:
-            cells = {dim: ref_prop[dim].values for dim in horizontal_dims(ref_prop)}
-            final = self.of_domain(final, cells, ref_prop.attrs["cells"])
-        return self.compared(ref_prop, scen=final)
+        return self.compared(ref_prop, ref_prop if self.host is None else None, scen=final)
 
 
 class DiagMeasuresImprovement(OffDiagTask):

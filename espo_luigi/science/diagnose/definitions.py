@@ -35,20 +35,21 @@ class DiagnosisStep:
 
 
 def usual_properties(table: Mapping[str, Variable]) -> dict[str, Any]:
-    """Return definitions of each variable's mean, percentiles and annual cycle, and its share of dry days."""
-    indicators: dict[str, Any] = {}
+    """Return definitions of each variable's mean, a high percentile, and a low one or the share of dry days."""
+
+    def defined(name: str, words: str, base: str, **parameters: Any) -> dict[str, Any]:
+        attrs = {"long_name": f"{words}: {table[name].long_name or name}"}
+        return {"base": f"{_MODULE}{base}", "input": {"da": name}, "parameters": parameters, "cf_attrs": attrs}
+
+    indicators = {}
     for name, row in table.items():
-        cycle, of = "relative_" * (row.kind == "*") + "annual_cycle_amplitude", row.long_name or name
-        for short, words, base, parameters in (
-            ("mean", "Mean", "mean", {}),
-            ("q01", "1st percentile", "quantile", {"q": 0.01}),
-            ("q99", "99th percentile", "quantile", {"q": 0.99}),
-            ("aca", "Amplitude of the annual cycle", cycle, {}),
-            ("dry", "Share of dry days", "relative_frequency", {"op": "<", "thresh": f"{row.wet} {row.units}"}),
-        ):
-            if short != ("dry" if row.wet is None else "q01"):  # of rain, that is 0
-                definition = {"base": f"{_MODULE}{base}", "input": {"da": name}, "parameters": parameters}
-                indicators[f"{short}_{name}"] = {**definition, "cf_attrs": {"long_name": f"{words}: {of}"}}
+        indicators[f"mean_{name}"] = defined(name, "Mean", "mean")
+        indicators[f"q99_{name}"] = defined(name, "99th percentile", "quantile", q=0.99)
+        if row.wet is None:
+            indicators[f"q01_{name}"] = defined(name, "1st percentile", "quantile", q=0.01)
+        else:
+            dry = {"op": "<", "thresh": f"{row.wet} {row.units}"}
+            indicators[f"dry_{name}"] = defined(name, "Share of dry days", "relative_frequency", **dry)
     return {"realm": "generic", "indicators": indicators}
 
 

@@ -192,28 +192,24 @@ def _check_same_grid(here: xr.Dataset, there: xr.Dataset) -> None:
             )
 
 
-def spread(grids: Sequence[xr.Dataset]) -> tuple[dict[Hashable, np.ndarray], str]:
-    """Return rows and columns, evenly spread over a domain of several `grids` with `land`, by dimension; and words."""
-    land = sum(int(grid["land"].sum()) for grid in grids)
-    every = max(1, math.ceil(math.sqrt(land / CELLS_OF_A_DOMAIN)))
-    axes = {dim: np.unique(np.concatenate([one[dim].values for one in grids])) for dim in horizontal_dims(grids[0])}
-    of = f"one row and one column in {every}, of {land}" if every > 1 else f"all {land}"
-    return {dim: axis[min(every, axis.size) // 2 :: every] for dim, axis in axes.items()}, f"{of} land cells"
+def spread(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return maps of rows and columns that are evenly spread over the stacked pieces of a domain, from south to north.
 
-
-def maps_of(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], at: Mapping[Hashable, np.ndarray]) -> xr.Dataset:
-    """Return maps of some rows and columns of stacked `parts`, from south to north; without parts that have no land.
-
-    Lazy, in `blocks`; only these cells are read.
+    `grids` are the pieces' complete grids with `land`; rows of pieces without land there are left out. The attribute
+    `cells` tells how many are taken: of `CELLS_OF_A_DOMAIN` land cells, all. Lazy; only these cells are read.
     """
-    maps = []
+    land = sum(int(grid["land"].sum()) for grid in grids)
+    every, maps = max(1, math.ceil(math.sqrt(land / CELLS_OF_A_DOMAIN))), []
+    axes = {dim: np.unique(np.concatenate([one[dim].values for one in grids])) for dim in horizontal_dims(grids[0])}
+    taken = {dim: axis[min(every, axis.size) // 2 :: every] for dim, axis in axes.items()}
     for ds, grid in zip(parts, grids, strict=True):
-        part = grid.sel({dim: axis[np.isin(axis, grid[dim].values)] for dim, axis in at.items()})
-        if part["land"].any():
-            bare = part.drop_vars("land")
-            maps.append(stack.unstack_fill_nan(ds, grid.drop_vars("land"), blocks(bare), part=bare))
-    made: xr.Dataset = join(stack.with_shared_counts(maps), horizontal_dims(grids[0])[0], what="The pieces")
-    return made
+        part = grid.sel({dim: axis[np.isin(axis, grid[dim].values)] for dim, axis in taken.items()})
+        if part.land.any():
+            part = part.drop_vars("land")
+            maps.append(stack.unstack_fill_nan(ds, grid.drop_vars("land"), blocks(part), part=part))
+    made: xr.Dataset = join(stack.with_shared_counts(maps), next(iter(axes)), what="The pieces")
+    of = f"one row and one column in {every}, of {land}" if every > 1 else f"all {land}"
+    return made.assign_attrs(cells=f"{of} land cells")
 
 
 def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:

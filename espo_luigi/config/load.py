@@ -30,11 +30,12 @@ from espo_luigi.config.dialects import (
 )
 from espo_luigi.config.messages import explain, place_of
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.config.usual import give_usual_settings
+from espo_luigi.config.usual import give_usual_settings, method_of
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
 from espo_luigi.methods.base import DEFAULT_METHOD, AdjustingSection, TrainingSection
+from espo_luigi.methods.usual import USUAL_METHODS
 
 logger = logging.getLogger(__name__)
 _MOST_BASES = 20
@@ -161,7 +162,7 @@ def _refuse_inherited_makers(own: Content, before: Content, path: Path) -> None:
             continue
         renamed = len(names) == 2 and names[0] and not is_of(names[0], original[WHO_ADJUSTS[1]])
         changed = "project.name" if renamed else f"{_VARIABLES}.{name}"
-        is_other_method = _method(adjusted.get(name)) not in ("", _method(how) or DEFAULT_METHOD)
+        is_other_method = method_of(adjusted.get(name)) not in ("", method_of(how) or DEFAULT_METHOD)
         inherits = [key for key in WHO_ADJUSTS if original.get(key) and key not in given]
         if inherits and (renamed or is_other_method):
             raise ConfigurationError(
@@ -179,8 +180,10 @@ def _drop_settings_of_other_methods(own: Content, before: Content) -> None:
     adjusted, inherited = _variables(own), _variables(before)
     for name in adjusted.keys() & inherited.keys():
         how, old = adjusted[name], inherited[name]
-        if how and old and how.get("method") and not how.get("variables"):
-            if _method(how) == (_method(old) or DEFAULT_METHOD) or old.get("variables"):
+        if how and old and not how.get("variables") and not old.get("variables"):
+            if method_of(how) == (method_of(old) or DEFAULT_METHOD):
+                continue
+            if not how.get("method") and method_of(how) not in USUAL_METHODS:
                 continue
             for section, model in (("training_args", TrainingSection), ("adjusting_args", AdjustingSection)):
                 if isinstance(given := old.get(section), dict):
@@ -197,14 +200,6 @@ def _adjusting(how: Content | None) -> Content | None:
     """Return the section `adjusting_args` of a variable's adjustment; None if it, or the adjustment, is null."""
     given = how.get("adjusting_args", {}) if how is not None else None
     return given if isinstance(given, dict) else None
-
-
-def _method(how: Content | None) -> str:
-    """Return the name of the method that a section names; "" if it names none."""
-    training = (how or {}).get("training_args")
-    name = (how or {}).get("method") or (training.get("method") if isinstance(training, dict) else None)
-    short = str(name or "").removeprefix("xsdba.").removeprefix("dqm.")
-    return DEFAULT_METHOD if short == "dqm" else short
 
 
 def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, ...] = ()) -> None:

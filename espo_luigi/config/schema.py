@@ -106,7 +106,9 @@ class RunConfig(Section):
         "flags of values and cells, in an archive beside each product; without it, there are none", alias="flags"
     )
     health_checks: HealthChecks = Field(default_factory=HealthChecks, description="the checks of the final products")
-    off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
+    off_diag: OffDiag | None = Field(
+        default=None, alias="off-diag", description="diagnostics of small domains; without it, of the whole"
+    )
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
     domain_diag: DomainDiag | None = OmitDefault("diagnostics of small domains, of ESPO v2", alias="domain-diag")
     perfect_model: PerfectModelSection = OmitDefault("tests of the methods on known futures", PerfectModelSection())

@@ -57,17 +57,24 @@ def give_usual_settings(content: Content) -> list[str]:
     return having
 
 
+def method_of(how: Mapping[str, Any] | None) -> str:
+    """Return the name of the method that a section names, without its package if it is xsdba; "" if it names none."""
+    training = (how or {}).get("training_args")
+    name = (how or {}).get("method") or (training.get("method") if isinstance(training, Mapping) else None)
+    short = str(name or "").removeprefix("xsdba.").removeprefix("dqm.")
+    return DEFAULT_METHOD if short == "dqm" else short
+
+
 def _trains_otherwise(how: Mapping[str, Any]) -> bool:
-    """Whether there are arguments of the training beside those of every method."""
+    """Whether there are arguments of the training beside the method's name and those of every method."""
     training = how.get("training_args", {})
-    return not isinstance(training, Mapping) or bool({*training} - {*TrainingSection.model_fields})
+    return not isinstance(training, Mapping) or bool({*training} - {"method", *TrainingSection.model_fields})
 
 
 def _alone(content: Content, name: str, how: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what is given of a variable over the usual settings of its method; None for a method without any."""
-    of, _, method = str(how.get("method") or DEFAULT_METHOD).rpartition(".")
-    method = DEFAULT_METHOD if (of, method) == ("", "dqm") else method
-    if of not in ("", "xsdba", "dqm") or method not in USUAL_METHODS:
+    method = method_of(how) or DEFAULT_METHOD
+    if method not in USUAL_METHODS:
         return None
     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}

@@ -55,8 +55,8 @@ class Run:
         self._lock = threading.Lock()
         # All tasks below those that were asked for, which are its roots.
         self.graph = Graph()
-        # By task: those that are to run, or have failed, and read its outputs.
-        self._consumers = defaultdict[str, set[str]](set)
+        # By task: those that are to run, or have failed, and read its temporary outputs.
+        self._readers = defaultdict[str, set[str]](set)
         # The tasks that are to run, and the tasks that ended without success or cannot run.
         self._open: set[str] = set()
         self.failed: set[str] = set()
@@ -131,9 +131,10 @@ class Run:
                 if isinstance(task, SlurmTask):
                     self._jobs.add(task_id)
                 (self._open if runnable else self.failed).add(task_id)
-                if not isinstance(task, WrapperTask):  # which reads nothing
-                    for need in graph.needs.get(task_id, ()):
-                        self._consumers[need].add(task_id)
+                if task is not None and not isinstance(task, WrapperTask):  # which reads nothing
+                    needs = graph.needs_of(task)
+                    for need in task.reads_temporary(needs) if isinstance(task, SlurmTask) else needs:
+                        self._readers[need.task_id].add(task_id)
                 if self.scratch is not None:
                     self.scratch.note(task_id, is_left=True)
 
@@ -195,7 +196,7 @@ class Run:
             self._stopped.pop(task.task_id, None)
             needs = self.graph.needs_of(task) if task.task_id in self.graph.tasks else []
             for need in needs:
-                self._consumers[need.task_id].discard(task.task_id)
+                self._readers[need.task_id].discard(task.task_id)
             done_with = [one for one in (*needs, task) if self._is_done_with(one.task_id)]
         if self.covers_everything:
             self.delete_temporary(done_with)
@@ -213,13 +214,12 @@ class Run:
 
     def _give_up_after(self, task_id: str) -> None:
         """Tell the account that the tasks which need a failed task, directly or not, will write nothing."""
-        after, seen = [task_id], {task_id}
-        while self.scratch is not None and after:
-            more = self._consumers[after.pop()] - seen
-            seen |= more
-            after += more
-            for later in more:
-                self.scratch.note(later, is_left=False)
+        if self.scratch is not None:
+            after = {task_id}
+            for later, needs in self.graph.needs.items():
+                if not after.isdisjoint(needs):
+                    after.add(later)
+                    self.scratch.note(later, is_left=False)
 
     def stopped(self, task: Task, outcome: str) -> None:
         """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""
@@ -232,7 +232,7 @@ class Run:
                 logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
-        return task_id not in self._open and task_id not in self.graph.roots and not self._consumers[task_id]
+        return task_id not in self._open and task_id not in self.graph.roots and not self._readers[task_id]
 
 
 def _is_outdated(task: Task) -> bool:

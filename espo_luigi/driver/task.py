@@ -209,6 +209,10 @@ class SlurmTask(KnownParameters, luigi.Task):
     def delete_temporary(self) -> None:
         """Delete outputs that only other tasks need; called once these are complete, if the run `covers_everything`."""
 
+    def reads_temporary(self, needs: Sequence[luigi.Task]) -> Sequence[luigi.Task]:
+        """Return those of the tasks it needs of which it reads outputs that `delete_temporary` deletes: maybe all."""
+        return needs
+
     def has_no_temporary(self) -> bool:
         """Return True if there is nothing that `delete_temporary` would delete."""
         return False

@@ -116,7 +116,7 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     """Return the section, and the shares of improved cells by domain and simulation."""
     reader, blocks = Reader(), list[Any]()
     shares = {
-        (diagnosed.domain, diagnosed.sim_id): improved["improved_grid_points"]
+        (diagnosed.domain, diagnosed.sim_id): improved["improved_grid_points"].assign_attrs(improved.attrs)
         for diagnosed in view.diagnosed
         if (improved := reader.dataset(diagnosed.improvement)) is not None
     }
@@ -129,7 +129,8 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
             ordered = in_published_order(join(rows, realization, join="outer"))
             caption = f"{domain}: share of improved cells, by simulation and property"
             matrix = Drawing(f"improvement+{domain}", caption, improvement_matrix, [ordered], {"title": domain})
-            blocks += [Heading(domain), matrix, *_heatmap_of(domain, view, reader)]
+            told = [Text(f"Cells: {share.attrs['cells']}.") for share in rows[:1] if "cells" in share.attrs]
+            blocks += [Heading(domain), *told, matrix, *_heatmap_of(domain, view, reader)]
     text = (
         "The share of the domain's cells in which the scenario is at least as near to the reference as the raw "
         "simulation is, property by property: 1 where no cell has become worse. It is measured over the period of the "

@@ -91,7 +91,7 @@ def cells_of(grid: Grid) -> Cells:
 
     Rows whose next neighbour would lie beyond a pole end at the pole. Columns that repeat the first ones, 360 degrees
     on, have no area. Raises `DataError` if bounds do not hold their centres about half-way to the next centres, do not
-    meet their neighbours' or are in mixed orders.
+    meet their neighbours' or are in mixed orders, or a curvilinear grid of one row or column has none.
     """
     if grid.layout == "rectilinear":
         return _boxes(grid)
@@ -99,6 +99,10 @@ def cells_of(grid: Grid) -> Cells:
         corners = unit_vectors(*grid.bounds)
         _check_corners(grid, corners)
         return Quadrilaterals(corners.reshape(-1, 4, 3))
+    if min(grid.shape) < 2:
+        raise DataError(
+            f"the grid has {' x '.join(map(str, grid.shape))} cells; expected two rows and columns at least."
+        )
     corners = cell_corners(unit_vectors(grid.lat, grid.lon))
     corners /= np.linalg.norm(corners, axis=-1, keepdims=True)
     around_each = (corners[:-1, :-1], corners[:-1, 1:], corners[1:, 1:], corners[1:, :-1])

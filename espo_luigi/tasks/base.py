@@ -298,6 +298,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 logger.debug("Deleting %s: no task needs it any more", path)
                 store.remove(path)
 
+    def reads_temporary(self, needs: Sequence[luigi.Task]) -> Sequence[luigi.Task]:
+        """Return the tasks of which it reads a temporary output; of others, it reads what they keep, as archives."""
+        read = {info.path for info in self.input_infos()}
+        return [need for need in needs if not (isinstance(need, EspoTask) and read.isdisjoint(need.temporary_paths()))]
+
     def has_no_temporary(self) -> bool:
         """Return True if none of the temporary outputs exists."""
         return not any(store.is_complete(path) for path in self.temporary_paths())

@@ -16,7 +16,7 @@ import xarray as xr
 from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, derived_otherwise, open_fixed, open_match, warn_of_dropped
-from espo_luigi.config import Extraction, Region, RunConfig, load
+from espo_luigi.config import Extraction, OffDiag, Region, RunConfig, load
 from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
@@ -24,8 +24,10 @@ from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, ParameterError, StoreError, named_by_part
 from espo_luigi.fields import existing_parent
 from espo_luigi.science import grid
+from espo_luigi.science.diagnose.definitions import usual_properties
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.geometry.cutting import subset_box
+from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.production import Production, production_of
 
@@ -162,7 +164,7 @@ class RunContext:
 
     def needed(self, name: str, whose: str = "the rule") -> Any:
         """Return a section of the configuration; raises `ParameterError` if it is absent."""
-        section = getattr(self.config, name)
+        section = getattr(self, name, None) or getattr(self.config, name)
         if section is None:
             key = RunConfig.model_fields[name].alias or name
             raise ParameterError(f"{whose} needs the section `{key}` of the configuration, which has none: add it")
@@ -239,10 +241,28 @@ class RunContext:
         """The keys of the configuration that leave no trace where they have their default, and are given."""
         return given_keys(self.config)
 
+    @functools.cached_property
+    def off_diag(self) -> OffDiag | None:
+        """The section `off-diag`; without it, where boxes cut the land, usual properties of the whole domain."""
+        config = self.config
+        of_reference = config.extraction.reference.search_data_catalogs.variables_and_freqs
+        there = {*config.biasadjust.adjusted, *(of_reference.keys() & {*config.variables})}
+        table = {name: variable(name, config.table) for name in config.published if name in there}
+        table = {name: row for name, row in table.items() if row.units}
+        if config.off_diag is not None or config.subregions is not None or not table:
+            return config.off_diag
+        whole = config.domain.model_copy(update={"tile_buffer": 0.0, "name": f"whole-{config.domain.name}"})
+        asked = {"properties": usual_properties(table), "period": config.custom.ref_period}
+        steps = {}
+        for step in ("ref", "sim", "scen"):
+            levels = {f"to_level_{one}": f"off-diag-{step}-{one}" for one in ("prop", "meas")}
+            steps[step] = {"properties_and_measures": asked | levels}
+        return OffDiag.model_validate({"domains": {whole.name: whole}, "steps": steps})
+
     @property
     def domains(self) -> Mapping[str, Region]:
-        """The small domains that are diagnosed, if there are any."""
-        diagnosed = self.config.off_diag or self.config.domain_diag
+        """The small domains that are diagnosed, or the whole, if there are any."""
+        diagnosed = self.off_diag or self.config.domain_diag
         return diagnosed.domains if diagnosed else {}
 
     def open(self, match: Match, extraction: Extraction) -> Any:

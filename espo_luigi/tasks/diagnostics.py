@@ -8,6 +8,7 @@ dataset as its section says, over a region. `off-diag`: the official diagnostics
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import luigi
@@ -22,6 +23,7 @@ from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
@@ -80,12 +82,14 @@ _OFF_DIAG = "diagnostics/{diag_domain}/"
 
 
 def hosting_piece(step: str) -> Any:
-    """Return a function that returns the piece whose files contain a task's domain, for a step."""
-    return lambda task: task.context.config.off_diag.steps[step].domain[task.diag_domain]
+    """Return a function that returns the piece whose files contain a task's domain, for a step; or all pieces."""
+    return lambda task: (task.context.off_diag.steps[step].domain if task.context.off_diag else {}).get(
+        task.diag_domain, every_piece(task)
+    )
 
 
 class OffDiagTask(DiagnosisTask):
-    """A rule about a domain of the section `off-diag`."""
+    """A rule about a domain of the section `off-diag`; without the section, about the whole domain, thinned."""
 
     diag_domain = DiagDomainParameter()
     # The step whose properties the rule computes, if any; rules of a step read the same keys.
@@ -93,14 +97,18 @@ class OffDiagTask(DiagnosisTask):
     section_name = "off_diag"
 
     @property
-    def host(self) -> str:
-        """The piece of the reference that contains the domain."""
-        return str(self.section.steps["ref"].domain[self.diag_domain])
+    def host(self) -> str | None:
+        """The piece of the reference that contains the domain; None for the whole domain."""
+        hosts: Mapping[str, str] = self.section.steps["ref"].domain
+        return hosts.get(self.diag_domain)
 
     def reading(self) -> list[str]:
         """Return the keys of the step, of the domain, and of the piece that hosts it."""
         if not self.reads_step:
             return super().reading()
+        if self.host is None:
+            of_the_table = [f"variables.*.{key}" for key in ("long_name", "units", "wet")]
+            return ["biasadjust.variables.*", "custom.final_chunks", "custom.ref_period", *of_the_table]
         step, domain = f"off-diag.steps.{self.reads_step}", str(self.diag_domain)
         return [
             "custom.final_chunks",
@@ -110,15 +118,27 @@ class OffDiagTask(DiagnosisTask):
             *(f"{step}.{name}" for name in (f"domain.{domain}", "properties_and_measures", "unstack")),
         ]
 
-    def box(self) -> dict[str, Any]:
+    def box(self) -> dict[str, Any] | None:
         """Return the part of the domain that lies in its piece of the reference: the same cells for all steps."""
+        if self.host is None:
+            return None
         domain = self.section.domains[self.diag_domain]
         host = partition.box_of(self.context, self.host)
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
-    def diagnosis(self, step: str, dataset: xr.Dataset, grid: xr.Dataset | None = None) -> Diagnosis:
-        """Return the diagnosis of a dataset, which is unstacked if its step says so."""
+    def diagnosis(self, step: str, dataset: Any, grid: Any = None) -> Diagnosis:
+        """Return the diagnosis of a dataset, which is unstacked if its step says so.
+
+        Of the whole domain, `grid` has those of the pieces `dataset`; or, of its maps, the cells that are taken.
+        """
+        if self.host is None:
+            if isinstance(grid, xr.Dataset):
+                taken = dataset.sel({dim: grid[dim].values for dim in horizontal_dims(grid)})
+                dataset = taken.assign_attrs(cells=grid.attrs["cells"])
+            else:
+                dataset = diagnosis.spread(dataset, grid)
+            dataset = dataset.assign_attrs({"cat:domain": self.diag_domain})
         return super().diagnosis(step, dataset, grid if self.section.steps[step].unstack else None)
 
 
@@ -135,11 +155,11 @@ class OffDiagRefProp(OffDiagTask):
 
     def look(self) -> None:
         """Raise an error if the reference has no land in the domain."""
-        if not self.complete():
+        if not self.complete() and self.host is not None:
             host = self.in_reference.task
             self.look_for_land(host.land(), f"take the domain away, or name another host than {host.piece}")
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
+    def compute(self, reference: Any, grid: Any) -> xr.Dataset:
         """Compute the properties, block by block."""
         return rechunk(self.diagnosis("ref", reference, grid).properties(), self.context.config.custom.final_chunks)
 
@@ -159,7 +179,7 @@ class OffDiagSimPropMeas(OffDiagTask):
     out_sim_prop = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "out_sim_prop_computed")
     out_sim_meas = packed(_OFF_DIAG + "{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "out_sim_meas_computed")
 
-    def compute(self, regridded: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
+    def compute(self, regridded: Any, grid: Any, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
         return self.compared(ref_prop, grid, sim=regridded)
 
@@ -180,7 +200,7 @@ class OffDiagScenPropMeas(OffDiagTask):
 
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        return self.compared(ref_prop, scen=final)
+        return self.compared(ref_prop, ref_prop if self.host is None else None, scen=final)
 
 
 class DiagMeasuresImprovement(OffDiagTask):

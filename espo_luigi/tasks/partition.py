@@ -14,6 +14,7 @@ import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
+from espo_luigi.science.diagnose.diagnosis import CELLS_OF_A_DOMAIN
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import beyond_the_grid, subset_box
 from espo_luigi.science.grid import count_cells, holds_land
@@ -108,6 +109,8 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
     config: RunConfig = run.config
     if "diag_domain" in wildcards:
         area = _area(run.domains[wildcards["diag_domain"]])
+        if run.off_diag is not config.off_diag:  # the whole domain, thinned
+            area = min(area, CELLS_OF_A_DOMAIN / run.cells_by_area)
     else:
         names = [wildcards["piece"]] if "piece" in wildcards else pieces(run)
         cells = {name: run.production.pieces.cells(run, name) for name in names}

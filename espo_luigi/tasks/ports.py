@@ -129,8 +129,14 @@ class OutputPort:
         return self if task is None else BoundOutput(task, self)
 
     def template_of(self, rule: Any, run: Any) -> str:
-        """Return the path template of this output of `rule`: the production's own, or the class's."""
-        return str(run.production.templates.get(f"{rule.get_task_family()}.{self.name}", self.template))
+        """Return the path template of this output of `rule`: the production's own, or the class's.
+
+        Where a production names the place of the values, `out_final`, their flags are beside them: `flags_…`.
+        """
+        templates, family = run.production.templates, rule.get_task_family()
+        folder, _, file = templates.get(f"{family}.out_final", "").rpartition("/")
+        usual = f"{folder}/flags_{file}" if self.of_flags and file else self.template
+        return str(templates.get(f"{family}.{self.name}", usual))
 
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""

@@ -83,6 +83,11 @@ class ProductTask(EspoTask):
         limits: xr.Dataset = join(each, stack.STACKED_DIM, what="The references")
         return limits
 
+    def adjusting_keys(self) -> list[str]:
+        """Return the keys of all variables that attributes may name."""
+        variables = self.context.config.biasadjust.variables
+        return [f"biasadjust.variables.{name}.{key}" for name in variables for key in NAMED_IN_ATTRIBUTES]
+
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
         return {"chunks": product_chunks(self, dataset)}
@@ -258,9 +263,8 @@ class CleanUp(ProductTask):
 
     def reading(self) -> list[str]:
         """Return, too, the keys that are read for each variable."""
-        config = self.context.config
-        keys = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in NAMED_IN_ATTRIBUTES]
-        return super().reading() + keys + [f"variables.{v}.{key}" for v in config.published for key in OF_THE_TABLE]
+        of_the_table = [f"variables.{v}.{key}" for v in self.context.config.published for key in OF_THE_TABLE]
+        return super().reading() + self.adjusting_keys() + of_the_table
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks, of values and their flags together."""
@@ -394,6 +398,11 @@ class JoinTask(ProductTask):
     def name(self) -> str:
         """The variable."""
         raise NotImplementedError
+
+    def reading(self) -> list[str]:
+        """Return, too, how other variables are adjusted, where attributes tell."""
+        tells = "{adjust" in str(self.context.config.clean_up.variables.get(self.name))
+        return super().reading() + (self.adjusting_keys() if tells else [])
 
     def compute(
         self,

@@ -38,7 +38,6 @@ from espo_luigi.tasks.base import (
     EspoTask,
     PoolParameter,
     SimulationParameter,
-    every_piece,
     provenance,
 )
 from espo_luigi.tasks.context import context, settings
@@ -89,11 +88,7 @@ class Summaries(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = summarised("prop", (OffDiagRefProp, Diag))
     in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
-    in_regridded = summarised(  # of the piece that hosts the domain, or of all where none does
-        "regridded",
-        (Move, Regrid),
-        piece=lambda task: hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task),
-    )
+    in_regridded = summarised("regridded", (Move, Regrid), piece=hosting_piece("sim"))
     in_final = final_archives(lambda task: task.context.config.published)
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
     out_sums = kept("report/{diag_domain}/{sim_id}+{diag_domain}+yearly-sums.zarr")
@@ -120,18 +115,20 @@ class Summaries(EspoTask):
     def compute(
         self,
         prop: xr.Dataset,
-        reference: xr.Dataset,
+        reference: xr.Dataset | list[xr.Dataset],
         regridded: xr.Dataset | list[xr.Dataset],
         final: xr.Dataset | list[xr.Dataset],
     ) -> dict[str, xr.Dataset]:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw: xr.Dataset = (
-            join(stack.with_shared_counts(regridded), stack.STACKED_DIM, what="The slices")
-            if isinstance(regridded, list)
-            else regridded
-        )
         table, derived = self.context.config.table, self.context.config.derived
-        sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
+        sources = {}
+        for name, parts in {"reference": reference, "raw": regridded}.items():
+            whole: xr.Dataset = (
+                join(stack.with_shared_counts(parts), stack.STACKED_DIM, what="The pieces")
+                if isinstance(parts, list)
+                else parts
+            )
+            sources[name] = with_lacking(whole, derived, table)
         sources["adjusted"] = finalize.merge_products(final)
         shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(
@@ -367,7 +364,7 @@ def _inversions() -> list[Inversions]:
 
 
 def _cells_of(cells: grid.Cells) -> str:
-    return f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows"
+    return f"{len(cells.rows)} of {cells.of} diagnosed land cells, evenly spaced in the order of rows"
 
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:

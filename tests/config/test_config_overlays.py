@@ -76,8 +76,9 @@ def test_a_copied_start_whose_project_is_renamed_names_its_own_project(over: Any
         load([copy, shipped / "paths.yml"])
 
 
-def test_another_method_takes_its_own_usual_settings_and_keeps_whose_products_are(over: Any) -> None:
-    own = f"method: QuantileDeltaMapping, {OWN}"
+@pytest.mark.parametrize("method", ["method: QuantileDeltaMapping", "training_args: {method: QuantileDeltaMapping}"])
+def test_another_method_takes_its_own_usual_settings_and_keeps_whose_products_are(over: Any, method: str) -> None:
+    own = f"{method}, {OWN}"
     config = over(f"biasadjust: {{variables: {{{EACH}, pr: {{{own}}}}}}}")
     how = config.biasadjust.variables["pr"]
     assert (how.name, how.adjusting_args.bias_adjust_project) == ("QuantileDeltaMapping", "BERLIN")
@@ -86,6 +87,15 @@ def test_another_method_takes_its_own_usual_settings_and_keeps_whose_products_ar
     assert adjusting["moving_yearly_window"] == {"window": 30, "step": 10}
     assert how.training_args.arguments()["xclim_train_args"]["nquantiles"] == 50
     assert config.biasadjust.variables["tasmax"].name == "DetrendedQuantileMapping"
+
+
+def test_variables_that_share_a_mapping_take_the_usual_settings_of_its_method(over: Any) -> None:
+    config = over(
+        f"biasadjust: {{variables: {{tasmax: {{training_args: &q {{method: QuantileDeltaMapping}}, {OWN}}}, "
+        f"dtr: {{{OWN}}}, pr: {{training_args: *q, {OWN}}}}}}}"
+    )
+    methods = {name: how.name for name, how in config.biasadjust.variables.items()}
+    assert methods == {"tasmax": (qdm := "QuantileDeltaMapping"), "dtr": "DetrendedQuantileMapping", "pr": qdm}
 
 
 def test_attributes_say_what_was_done(over: Any) -> None:

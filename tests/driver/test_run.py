@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import luigi
@@ -83,6 +84,34 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
     assert released == ["of one"]
     run.ended(two, None, 1.0)
     assert released == ["of one", "shared", "of two"]
+
+
+class Packer(SlurmTask):
+    """A task that packs what it makes: others read the archive."""
+
+    def delete_temporary(self) -> None:
+        released.append("packed")
+
+
+class ReaderOfArchives(User):
+    def requires(self) -> list[luigi.Task]:
+        return [Packer(), Made(name="read")]
+
+    def reads_temporary(self, needs: Sequence[luigi.Task]) -> Sequence[luigi.Task]:
+        return [need for need in needs if isinstance(need, Made)]
+
+
+def test_what_no_task_reads_any_more_goes_at_once_though_tasks_need_the_archive_beside_it() -> None:
+    run, reader = Run(), ReaderOfArchives(name="one")
+    planned(run, reader, reader, *reader.requires())
+    for made in reader.requires():
+        run.ended(made, None, 1.0)
+    assert released == ["packed"]
+    again = Run()
+    planned(again, reader, reader)
+    assert again.left_over() == [Packer()], "that of a killed run goes when the next one begins"
+    run.ended(reader, None, 1.0)
+    assert {*released} == {"packed", "read"}
 
 
 def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:

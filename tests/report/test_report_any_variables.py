@@ -175,7 +175,9 @@ def test_a_page_about_a_variable_that_was_never_published_has_only_its_own_numbe
             "sim_meas": properties(1.0, measured=True),
             "scen_meas": properties(0.1, measured=True),
             "improvement": xr.Dataset(
-                {"improved_grid_points": ("properties", [0.5 + number / 4])}, {"properties": ["mean_sfcWind"]}
+                {"improved_grid_points": ("properties", [0.5 + number / 4])},
+                {"properties": ["mean_sfcWind"]},
+                {"cells": "one row and one column in 14, of 441000 land cells"},
             ),
             "summary": summarised(("sfcWind",)),
         }
@@ -186,6 +188,7 @@ def test_a_page_about_a_variable_that_was_never_published_has_only_its_own_numbe
     make.write_report(view, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "could not be drawn" not in page and "ESPO-G6-R2" not in page and "mean_sfcWind" in page
+    assert page.count("in 14, of 441000 land cells") == 1, "of a domain that is diagnosed in some of its cells"
     table = (tmp_path / "report-improvement.csv").read_text().splitlines()
     assert table[0] == "domain,simulation,mean_sfcWind" and len(table) == 1 + len(SIMULATIONS)
 

@@ -213,6 +213,16 @@ def test_a_regional_product_covers_the_grid_though_the_simulation_has_no_values_
     )
 
 
+def test_a_product_whose_attributes_tell_how_all_are_adjusted_is_stale_once_another_variable_is_adjusted_otherwise(
+    v2: Any,
+) -> None:
+    files = v2()
+    of_tasmax = "biasadjust.variables.tasmax.training_args"
+    assert of_tasmax not in tasks.ConcatClean(sim_id=ENSEMBLE[0], var="pr").reading()
+    set_key(files[0], "clean_up.xscen_clean_up.pr.add_attrs.pr", {"comment": "Adjusted by {adjustment}."})
+    assert of_tasmax in tasks.ConcatClean(sim_id=ENSEMBLE[0], var="pr").reading()
+
+
 def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_its_values(
     v2: Any,
 ) -> None:

@@ -33,6 +33,9 @@ def test_a_stranger_s_production_has_its_own_paths_ends_and_names(
     product = tasks.ConcatenationFinal(sim_id=NOLEAP).out_final().path
     assert product == tmp_path / f"final/X/ESPO-DEMO/Demo-NoLeap/{NOLEAP}_NAM_1950-2100.zarr.zip"
     assert task_for(product) == tasks.ConcatenationFinal(sim_id=NOLEAP)
+    flags = tasks.ConcatenationFinal(sim_id=NOLEAP).out_flags().path
+    assert flags == product.with_name(f"flags_{product.name}")
+    assert task_for(flags) == tasks.ConcatenationFinal(sim_id=NOLEAP)
     rules = {planned.rule for planned in plan_of((), Selection()).tasks.values()}
     assert {"YearlyRain", "HealthChecks", "Move"} <= rules
     assert sum(task.get_task_family() == "YearlyRain" for task in in_order(tasks.All())) == 2

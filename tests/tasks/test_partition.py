@@ -51,6 +51,22 @@ def test_the_rules_of_a_pool_work_on_its_members_and_those_of_a_member_on_its_po
     assert {bound.task.pool for bound in cleaned.in_adjusted} == {pool}
 
 
+def test_without_off_diag_the_whole_domain_is_diagnosed_and_costs_as_much_as_its_cells_that_are_taken(
+    configured: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(**{"off-diag": None})
+    assert list(context().domains) == ["whole-NAM"]
+    of_domain = {"sim_id": SIM, "diag_domain": "whole-NAM"}
+    assert partition.size_of(context(), of_domain) == pytest.approx(partition.size_of(context(), {"sim_id": SIM}))
+    half = context().cells_by_area * 3.75  # of 2.5 x 3 degrees squared
+    monkeypatch.setattr(partition, "CELLS_OF_A_DOMAIN", half)
+    whole = partition.size_of(context(), {"sim_id": SIM})
+    assert partition.size_of(context(), of_domain) == pytest.approx(whole / 2)
+    prop = tasks.OffDiagRefProp(diag_domain="whole-NAM")
+    assert [bound.task.piece for bound in prop.in_reference] == ["south", "middle", "north"]
+    assert "variables.*.wet" in prop.reading() and not any("off-diag" in key for key in prop.reading())
+
+
 def test_a_tasks_size_is_its_pieces_area_times_its_days_and_variables(configured: Callable[..., list[Path]]) -> None:
     configured()
     run = context()

@@ -22,6 +22,7 @@ from espo_luigi.overview.plan_text import as_json, render_plan
 from espo_luigi.overview.timing import TimedTask, timing
 from espo_luigi.store.inventory import read_inventory
 from espo_luigi.tasks.all import Selection
+from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis, measured
 
@@ -202,3 +203,18 @@ def test_a_task_belongs_to_its_pool_and_the_references_tasks_to_none(configured:
     both = {NOLEAP, DAY360}
     assert groups["Extract"] == groups["Train"] == groups["HealthChecks"] == both
     assert groups["RefDefault"] == groups["ReferenceCalendar"] == {""}
+
+
+def test_only_archives_of_diagnoses_are_read_so_that_stores_which_were_packed_go_at_once(
+    configured: Callable[..., list[Path]],
+) -> None:
+    configured()
+    read = {
+        (type(task).__name__, type(need).__name__)
+        for task in in_order(tasks.All())
+        if isinstance(task, EspoTask)
+        for need in task.reads_temporary(task.deps())
+    }
+    assert {("Train", "Regrid"), ("Adjust", "Train"), ("ConcatenationFinal", "CleanUp")} <= read
+    packers = {"OffDiagRefProp", "OffDiagSimPropMeas", "ConcatenationFinal", "Move"}
+    assert not [pair for pair in read if pair[1] in packers]

@@ -30,6 +30,8 @@ from espo_luigi.store import Publication
 from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import product, reference
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.report import Summaries
 
 pytestmark = pytest.mark.production
 # Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
@@ -285,6 +287,34 @@ def test_every_rule_that_writes_its_products_block_by_block_goes_on_from_those_o
     }
 
 
+def test_without_the_section_off_diag_the_whole_domain_of_several_pieces_is_diagnosed_in_some_of_its_cells(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "CELLS_OF_A_DOMAIN", 10)
+    changes = {**MANY, **of_source("Demo-360Day"), "off-diag": None, "flags": None}
+    made = make(tmp_path, raw, **changes)
+    diagnosed = {name.split("+")[-1].split(".")[0]: path for name, path in made.items() if "whole-NAM" in name}
+    stores = {name: store.open_store(path).load() for name, path in diagnosed.items()}
+    whole = next(store.open_store(path).load() for name, path in made.items() if name.startswith("final/NAM/day"))
+    product = whole.sel(time=slice("1992", "2003"))
+    assert stores["diag_ref_prop"].attrs["cells"] == "one row and one column in 3, of 81 land cells"
+    wanted = {"lat": product.lat.sortby("lat").values[1::3], "lon": product.lon.values[1::3]}
+    for ds in (ds for name, ds in stores.items() if name != "improvement"):
+        assert all(np.array_equal(ds[dim], values) for dim, values in wanted.items())
+        assert int(ds.mean_pr.notnull().sum()) == int(ds.q99_tasmin.notnull().sum()) == 8
+    scenario, reference, biases = (stores[name] for name in ("diag_scen_prop", "diag_ref_prop", "diag_scen_meas"))
+    there = product.sel(wanted)
+    np.testing.assert_allclose(scenario.mean_pr, there.pr.mean("time"), rtol=1e-5)
+    np.testing.assert_allclose(scenario.q01_tasmin, there.tasmin.quantile(0.01, "time"), rtol=1e-5)
+    np.testing.assert_allclose(biases.mean_tasmax, scenario.mean_tasmax - reference.mean_tasmax, atol=1e-4)
+    assert float(stores["improvement"].improved_grid_points.sel(properties="mean_pr")) > 0.9
+    (sim_id,) = context().simulations
+    summaries = Summaries(sim_id=sim_id, diag_domain="whole-NAM")
+    with two_threads():
+        summaries.work()
+    assert store.open_store(summaries.out_sums().path).sizes["cell"] == 8
+
+
 @pytest.mark.long
 def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_place(
     strangers_production: None, run: Callable[..., Products], tmp_path: Path, raw: Path
@@ -292,9 +322,10 @@ def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_pla
     changes = ONE | of_source("Demo-NoLeap")
     named = {"production": "institute-x", "project": {"name": "Scenarios-X", "version": "3"}}
     made = make(tmp_path, raw, **changes, **named)
-    (archive,) = (path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
+    archive, flags = sorted(path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
+    assert flags.name == f"flags_{archive.name}"
     assert not [name for name in made if name.startswith(("final/", "NAM_SPLIT/", "regridded/", "diagnostics/"))]
-    (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/"))
+    (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/day"))
     theirs, ours = in_memory(archive), in_memory(ours)
     xr.testing.assert_equal(theirs, ours)
     assert "Scenarios-X" in str(theirs.attrs)

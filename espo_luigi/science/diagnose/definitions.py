@@ -15,6 +15,7 @@ from typing import Any
 
 from espo_luigi.errors import nearest
 from espo_luigi.science.definitions import arguments_in, fault_in, fault_of_name, source_of
+from espo_luigi.science.variables import Variable
 
 _MODULE = "xsdba.properties."
 
@@ -31,6 +32,25 @@ class DiagnosisStep:
     to_level: str = "diag-properties"
     measures_to_level: str = "diag-measures"
     units: Mapping[str, str] | None = None
+
+
+def usual_properties(table: Mapping[str, Variable]) -> dict[str, Any]:
+    """Return definitions of each variable's mean, a high percentile, and a low one or the share of dry days."""
+
+    def defined(name: str, words: str, base: str, **parameters: Any) -> dict[str, Any]:
+        attrs = {"long_name": f"{words}: {table[name].long_name or name}"}
+        return {"base": f"{_MODULE}{base}", "input": {"da": name}, "parameters": parameters, "cf_attrs": attrs}
+
+    indicators = {}
+    for name, row in table.items():
+        indicators[f"mean_{name}"] = defined(name, "Mean", "mean")
+        indicators[f"q99_{name}"] = defined(name, "99th percentile", "quantile", q=0.99)
+        if row.wet is None:
+            indicators[f"q01_{name}"] = defined(name, "1st percentile", "quantile", q=0.01)
+        else:
+            dry = {"op": "<", "thresh": f"{row.wet} {row.units}"}
+            indicators[f"dry_{name}"] = defined(name, "Share of dry days", "relative_frequency", **dry)
+    return {"realm": "generic", "indicators": indicators}
 
 
 @functools.cache

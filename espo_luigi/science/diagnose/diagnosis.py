@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 RATIO = "measures.RATIO"
 # Cells of a block: some 13 MB for each variable and thirty years.
 CELLS_IN_A_BLOCK = 300
+# Of a whole domain, so many land cells are diagnosed, or a few less.
+CELLS_OF_A_DOMAIN = 2500
 # The day of the reference, counted from 0, on which its land has values; ESPO-G's choice.
 DAY_WITH_LAND = 130
 
@@ -187,6 +190,26 @@ def _check_same_grid(here: xr.Dataset, there: xr.Dataset) -> None:
                 f"The grids differ in {name}: {both[0].size} values from {spans[0]} against {both[1].size} from "
                 f"{spans[1]}. Both must be the same domain of the same grid, to the last digit."
             )
+
+
+def spread(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return maps of rows and columns that are evenly spread over the stacked pieces of a domain, from south to north.
+
+    `grids` are the pieces' complete grids with `land`; rows of pieces without land there are left out. The attribute
+    `cells` tells how many are taken: of `CELLS_OF_A_DOMAIN` land cells, all. Lazy; only these cells are read.
+    """
+    land = sum(int(grid["land"].sum()) for grid in grids)
+    every, maps = max(1, math.ceil(math.sqrt(land / CELLS_OF_A_DOMAIN))), []
+    axes = {dim: np.unique(np.concatenate([one[dim].values for one in grids])) for dim in horizontal_dims(grids[0])}
+    taken = {dim: axis[min(every, axis.size) // 2 :: every] for dim, axis in axes.items()}
+    for ds, grid in zip(parts, grids, strict=True):
+        part = grid.sel({dim: axis[np.isin(axis, grid[dim].values)] for dim, axis in taken.items()})
+        if part.land.any():
+            part = part.drop_vars("land")
+            maps.append(stack.unstack_fill_nan(ds, grid.drop_vars("land"), blocks(part), part=part))
+    made: xr.Dataset = join(stack.with_shared_counts(maps), next(iter(axes)), what="The pieces")
+    of = f"one row and one column in {every}, of {land}" if every > 1 else f"all {land}"
+    return made.assign_attrs(cells=f"{of} land cells")
 
 
 def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:

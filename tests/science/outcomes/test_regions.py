@@ -144,6 +144,13 @@ def test_a_point_has_the_values_of_its_nearest_cell_on_both_kinds_of_grids():
     ) == float(grid["t"][3, 5])
 
 
+def test_a_curvilinear_domain_of_a_single_row_is_refused_as_its_cells_have_no_height():
+    lat, lon = ("y", "x"), np.array([[50.0, 50.1, 50.2]])
+    ds = xr.Dataset({"t": (lat, np.ones((1, 3)))}, {"lat": (lat, lon), "lon": (lat, lon - 40)})
+    with pytest.raises(DataError, match="the grid has 1 x 3 cells"):
+        region_means(ds, {"here": Point(50.1, 10.1)})
+
+
 @pytest.mark.parametrize(("lat", "lon"), [([52.5], [13.0, 13.25, 13.5]), ([52.25, 52.5], [13.25]), ([52.5], [13.25])])
 def test_a_domain_of_a_single_row_or_cell_has_its_point_and_its_box(lat, lon):
     ds = regular(np.array(lat), np.array(lon))

@@ -169,7 +169,7 @@ def adjust_and_count(
     its dtype and attributes, the reference's units and the training's calendar; lazy if the simulation or the training
     is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`: days (cells,
     realization, treatment) by the coordinate `treatment`; its attribute `days` is the number of all days. They also
-    add `marks`, uint8 of the scenario's dimensions: a day's bit n is treatment n, as `flag_meanings` has their names.
+    add `marks`, uint8 of the scenario's dimensions: bits of days, as `flag_masks` and `flag_meanings` name them.
 
     Parameters
     ----------
@@ -198,12 +198,12 @@ def adjust_and_count(
         blocks, part, chosen, setup = job.blocks(period, first_cell)
         like = blocks.data["simulation"].drop_vars(blocks.data.coords, errors="ignore")
         template = like.to_dataset(name="scenario")
-        if chosen.counts:
+        if bits := chosen.bits(setup):
             by_cell = xr.zeros_like(like.isel(time=0), dtype=np.int32)
-            template[TREATED] = by_cell.expand_dims(treatment=len(chosen.counts), axis=-1)
-            template = template.assign_coords(treatment=list(chosen.counts))
-            marks = xr.zeros_like(like, dtype=np.uint8).assign_attrs(flag_meanings=" ".join(chosen.counts))
-            template[MARKS] = marks
+            template[TREATED] = by_cell.expand_dims(treatment=len(bits), axis=-1)
+            template = template.assign_coords(treatment=list(bits))
+            named = {"flag_masks": list(bits.values()), "flag_meanings": " ".join(bits)}
+            template[MARKS] = xr.zeros_like(like, dtype=np.uint8).assign_attrs(named)
         parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
     return _described(parts, simulation, job)
 
@@ -375,7 +375,7 @@ def _train_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
 def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
     method, setup = job
     made = method.adjust(*_in_memory(block, method, setup), setup)
-    if not method.counts:
+    if not (bits := method.bits(setup)):
         return made
     # The days that a method marks have the name `MARKS` from here on, and their number by treatment is `TREATED`.
     marks = made[TREATED]
@@ -385,9 +385,9 @@ def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
             f"scenario's dimensions, {made['scenario'].dims}: bit n for the days of counts[n]. Correct the method."
         )
     marks = marks.transpose(..., "time")
-    rows, bits = marks.values.reshape(-1, marks.sizes["time"]), [np.uint8(1 << n) for n in range(len(method.counts))]
+    rows, masks = marks.values.reshape(-1, marks.sizes["time"]), [np.uint8(bit) for bit in bits.values()]
     # Row by row: NumPy counts along an axis 20 times slower.
-    days = np.array([[np.count_nonzero(row & bit) for bit in bits] for row in rows], np.int32)
+    days = np.array([[np.count_nonzero(row & mask) for mask in masks] for row in rows], np.int32)
     shape = (*marks.shape[:-1], len(bits))
     return made.assign({MARKS: marks, TREATED: ((*marks.dims[:-1], "treatment"), days.reshape(shape))})
 

@@ -21,7 +21,9 @@ RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 REGRID_METHODS = "espo_luigi_regrid_method"
 """How each variable was regridded, if it was not bilinear for all."""
 
-# An attribute of variables.
+# Attributes of variables.
+DAYS = "espo_luigi_days"
+"""The days of all land cells; `espo_luigi_days_made_wet` are those that were made wet, of a product without flags."""
 DERIVED_FROM = "espo_luigi_derived_from"
 """What a derived variable is made of."""
 

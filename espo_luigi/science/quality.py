@@ -8,14 +8,15 @@ The values of a product, rounded and clipped, are compared with the reference's 
 if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
 
 On their way, flags are variables beside the values, in the same stores, and are computed with them. The product's
-archive is packed without them, and that of flags with nothing else. So a count of treated days is the sum of its bit.
+archive is packed without them, and that of flags with nothing else. A sum of a bit is the number of treated days, which
+products without flags have as attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import itemgetter, or_
 from typing import Any
 
 import numpy as np
@@ -84,18 +85,19 @@ def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArr
 def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
     """Return the flags of variables that are made of others, by name: all of these. Lazy.
 
-    The methods' own are left out where methods have different ones. Variables of which no input has flags have none.
+    The methods' own are left out where a bit has several names. Variables of which no input has flags have none.
     """
     made = {}
     for name, inputs in made_of.items():
         if not any(flags_name(variable) in ds for variable in inputs):
             continue
         days, cells = ([_flags_of(ds, variable, of) for variable in inputs] for of in ("days", "cells"))
-        own, *others = {bits.attrs["flag_meanings"] for bits in days}
-        if others:
-            own, days = _names((), name)["flag_meanings"], [bits & ~_THE_METHODS for bits in days]
-        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own.split()[: -len(DAYS)], name))
-        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names((), name, "cells"))
+        pairs = {pair for bits in days for pair in meanings(bits).items()}
+        own = dict(pairs)
+        if len({*own.values()}) < len(pairs):
+            own, days = {}, [bits & ~_THE_METHODS for bits in days]
+        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own, name))
+        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names({}, name, "cells"))
     return made
 
 
@@ -207,12 +209,12 @@ def of_adjusted(
             output_dtypes=[np.uint8],
         )
     days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
-    own = [] if marks is None else marks.attrs["flag_meanings"].split()
+    own = {} if marks is None else meanings(marks)
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
     cells = cells | raw["cells"]
     return {
         flags_name(name): like["days"].copy(data=days.data).assign_attrs(_names(own, name)),
-        flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names((), name, "cells")),
+        flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names({}, name, "cells")),
     }
 
 
@@ -337,9 +339,9 @@ def _of_aridity(
     return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
 
 
-def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:
-    """The attributes of flags: their masks and meanings."""
-    bits = {meaning: 1 << place for place, meaning in enumerate(own)} | _BITS if of == "days" else _BITS_OF_CELLS
+def _names(own: Mapping[str, int], variable: str, of: str = "days") -> dict[str, Any]:
+    """The attributes of flags: their masks and meanings, the method's `own` first."""
+    bits: dict[str, Any] = dict(sorted({**own, **_BITS}.items(), key=itemgetter(1))) if of == "days" else _BITS_OF_CELLS
     return {
         "standard_name": "quality_flag",
         "long_name": f"Flags of the {of} of {variable}",

@@ -408,7 +408,7 @@ class JoinTask(ProductTask):
         land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
-        parts = stack.with_shared_counts([finalize.counted(rechunk(ds, read), self.name) for ds in members])
+        parts = [finalize.counted(rechunk(ds, read), self.name) for ds in members]
         cells = join(parts, stack.STACKED_DIM, what="The slices")
         # Attributes of the pool are those of the member, with the id that v2's scripts make of them.
         columns = self.context.simulation(self.sim_id).columns

@@ -125,11 +125,8 @@ class Summaries(EspoTask):
         final: xr.Dataset | list[xr.Dataset],
     ) -> dict[str, xr.Dataset]:
         """Choose cells, and describe the sources, which are lazy and in display units."""
-        raw: xr.Dataset = (
-            join(stack.with_shared_counts(regridded), stack.STACKED_DIM, what="The slices")
-            if isinstance(regridded, list)
-            else regridded
-        )
+        slices = regridded if isinstance(regridded, list) else [regridded]
+        raw: xr.Dataset = join(slices, stack.STACKED_DIM, what="The slices") if len(slices) > 1 else slices[0]
         table, derived = self.context.config.table, self.context.config.derived
         sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)

@@ -273,7 +273,7 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
     given = {}
     for name, level in (("tasmax", 290.0), ("tasmin", 280.0)):
         values = xr.DataArray(np.full((2, 3, 4), level, "f4"), coords, dims, name, {"units": "K"})
-        marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
+        marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_masks=[1], flag_meanings="jittered")
         marks[0, 0, 0 if name == "tasmax" else 1] = 1
         how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
         raw = values.to_dataset()

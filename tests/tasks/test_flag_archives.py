@@ -22,6 +22,7 @@ from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import find_products
 from espo_luigi.science import quality
 from espo_luigi.science.finalize.gaps import join_land
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.report import FlagDetails, summary_tasks
 
@@ -174,7 +175,7 @@ def test_the_flags_of_a_production_pass_the_validation_and_must_be_there(
     ]
 
 
-def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+def test_maps_of_flags_have_what_the_method_counted_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
     product, flags = made
     (sim_id,) = context().simulations
     task = FlagDetails(sim_id=sim_id)
@@ -184,11 +185,18 @@ def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple
             one.work()
     assert task.complete()
     maps = store.open_store(task.out_maps().path).load()
-    counts = [str(name) for name in product.data_vars if "_days_" in str(name)]
-    assert len(counts) == 12 and int(product["pr_days_extrapolated"].sum()) > 0
-    for name in counts:
-        np.testing.assert_array_equal(maps[name], product[name], name)
-        assert maps[name].attrs["days"] == product.sizes["time"]
+    assert list(product) == ["pr", "tasmax", "tasmin"] and int(maps["pr_days_extrapolated"].sum()) > 0
+    kinds = {"pr": ["jittered", "made_wet", "extrapolated", "limited"], "tasmax": ["extrapolated"]}
+    kinds["dtr"] = ["jittered", "extrapolated"]
+    for var, of_method in kinds.items():
+        stores = [
+            tasks.Adjust(pool=sim_id, piece=piece, var=var).out_adjusted().path for piece in partition.pieces(context())
+        ]
+        counted = sum(store.open_store(path)["treated"].sum("loc") for path in stores).load()
+        assert counted["treatment"].values.tolist() == of_method
+        for kind in of_method:
+            assert counted.sel(treatment=kind) == maps[f"{var}_days_{kind}"].sum(), (var, kind)
+            assert maps[f"{var}_days_{kind}"].attrs["days"] == product.sizes["time"]
     for name, bits in flags.data_vars.items():
         for kind, mask in quality.meanings(bits).items():
             raised = (bits & mask) > 0

@@ -17,6 +17,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science import quality
 from espo_luigi.science.attributes import (
     CELLS_WITHOUT_DATA,
+    DAYS,
     EXTRAPOLATED_CELLS,
     IMPOSSIBLE_VALUES,
     LET_THROUGH,
@@ -31,7 +32,7 @@ from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import LOWEST_CREDIBLE_TASMIN_K
-from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan, with_shared_counts
+from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 
@@ -40,8 +41,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 # Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
-# The kind of treatment that `finish` itself counts.
-CLIPPED = "clipped"
+# Between a variable and the kind of treatment, in the name of a map of days.
+_COUNTED = "_days_"
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,11 @@ def finish(
     table: Mapping[str, Variable] = VARIABLES,
     limits: xr.Dataset | None = None,
 ) -> xr.Dataset:
-    """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
+    """Make a product of adjusted variables: on the complete grid, treated and described; lazy.
 
-    Units, calendar and period stay. Counts of treated days (`counted`) become maps beside the variables, and days that
-    `clip_var` and `limit_var` change are counted, too, and flagged in flags that are there (`science.quality`).
-    A block of the result is a task that reads only the cells that it needs.
+    Units, calendar and period stay. Days that `clip_var` and `limit_var` change are flagged in flags that are there
+    (`science.quality`). Without flags, these days and those of `counted` are summed up in attributes of their variable,
+    which computes. A block of the result is a task that reads only the cells that it needs.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ def finish(
         complete = complete.assign({name: made[name] for name in TEMPERATURES} | flags)
         complete = complete.drop_vars({*NEEDED_FOR[temperatures]} - {*TEMPERATURES})
     whole = with_derived(complete, derived, table).assign(quality.inherited(complete, derived or {}))
-    made = _treated(whole, treatment, land)
+    made = _summed(_treated(whole, treatment), land)
     if limits is not None:
         limits = limits if land is None else unstack_fill_nan(limits, land.grid, cut, part=land.part)
         made = quality.with_beyond(made, limits)
@@ -162,29 +163,38 @@ def finish(
     return described
 
 
-def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Dataset:
-    """The dataset rounded and clipped, with the days on which values were clipped."""
+def _treated(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
+    """The dataset rounded and clipped, with flags or maps of the days on which values were clipped."""
     rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
     bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
     clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
     for name in (name for name in treatment.limit_var if name in ds):
         clipped[name] = limited_to_potential_radiation(clipped.get(name, rounded[name]))
-    attrs = {"units": "d", "days": ds.sizes["time"]}
-    counts = {}
+    marks = {}
     for name, data in clipped.items():
         changed = (data != rounded[name]) & rounded[name].notnull()
         if (flags := quality.flags_name(name)) in ds:
-            counts[flags] = quality.with_flag(ds[flags], changed, CLIPPED)
-        days = changed.sum("time", keep_attrs=False)
-        on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
-        told = {"long_name": f"Days on which {name} was clipped", **attrs}
-        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(told)
-    return rounded.assign(clipped | counts)
+            marks[flags] = quality.with_flag(ds[flags], changed, "clipped")
+        else:
+            marks[count_of(name, "clipped")] = changed.sum("time")
+    return rounded.assign(clipped | marks)
+
+
+def _summed(ds: xr.Dataset, land: Land | None) -> xr.Dataset:
+    """The dataset with sums of its maps of days in attributes of their variables, instead of the maps; computes."""
+    maps = ds[[name for name, data in ds.data_vars.items() if _COUNTED in str(name) and "time" not in data.dims]]
+    for name, days in maps.sum().compute().items():
+        variable, _, kind = str(name).partition(_COUNTED)
+        if variable in ds:
+            cells = maps[name].size if land is None else int(land.cells.sum())
+            told = {DAYS: cells * ds.sizes["time"], f"{DAYS}_{kind}": int(days)}
+            ds = ds.assign({variable: ds[variable].assign_attrs(told)})
+    return ds.drop_vars(maps.data_vars)
 
 
 def count_of(variable: str, kind: str) -> str:
-    """Return the name under which a product counts a variable's days of a kind of treatment: pr_days_made_wet."""
-    return f"{variable}_days_{kind}"
+    """Return the name of a map of a variable's days of a kind of treatment: pr_days_made_wet."""
+    return f"{variable}{_COUNTED}{kind}"
 
 
 def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
@@ -229,21 +239,17 @@ def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
 
 
 def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
-    """Return adjusted variables, or one of a group, with counts of treated days under the names of products; lazy.
+    """Return adjusted variables, or one of a group, with their flags, or else with maps of treated days; lazy.
 
-    `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
+    `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a map each (uint32).
     """
     variables = [name for name in series_of(adjusted) if only in ("", name)]
-    kept = quality.beside(adjusted, variables)
-    if TREATED not in adjusted:
-        return adjusted[kept]
-    treated = adjusted[TREATED].astype("float32")
-    maps = {}
-    for name in variables:
-        for kind in map(str, treated["treatment"].values):
-            told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
-            maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
-    return adjusted[kept].assign(maps)
+    kept = adjusted[quality.beside(adjusted, variables)]
+    if TREATED not in adjusted or len(kept) > len(variables):
+        return kept
+    treated = adjusted[TREATED].astype("uint32")
+    kinds = {str(kind): treated.sel(treatment=kind, drop=True) for kind in treated["treatment"].values}
+    return kept.assign({count_of(name, kind): days for name in variables for kind, days in kinds.items()})
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
@@ -276,7 +282,7 @@ def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
 
 
 def series_of(ds: xr.Dataset) -> list[str]:
-    """Return the names of the variables that have a value for each day; counts, flags and the like have none."""
+    """Return the names of the variables that have a value for each day; flags have none."""
     return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not quality.is_flags(name)]
 
 
@@ -331,7 +337,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set and counts of cells added up. Counts of days that a region lacks are left out.
+    `cat:processing_level` set and counts of cells and days added up.
     Coordinates keep the attributes on which the regions do not conflict, without `original_shape`, which describes a
     single region and never the result. Lazy.
 
@@ -340,7 +346,6 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     DataError
         When regions are not in order, overlap, or differ in time, longitude or variables.
     """
-    parts = with_shared_counts(parts)
     y, _ = horizontal_dims(parts[0])
     ordered = list(parts) if ascending(parts[0], y) else list(parts)[::-1]
     _check_order([np.asarray(part[y].values) for part in ordered], y)
@@ -350,6 +355,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     for count in (EXTRAPOLATED_CELLS, IMPOSSIBLE_VALUES):
         if any(count in part.attrs for part in parts):
             out.attrs[count] = sum(int(part.attrs.get(count, 0)) for part in parts)
+    for name, data in out.data_vars.items():
+        counts = [key for key in data.attrs if str(key).startswith(DAYS)]
+        data.attrs |= {key: sum(int(part[name].attrs.get(key, 0)) for part in parts) for key in counts}
     for name in out.coords:
         told = [part[name].attrs for part in parts if name in part.coords]
         known = {key: value for of in told for key, value in of.items() if key != ORIGINAL_SHAPE}

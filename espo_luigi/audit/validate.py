@@ -499,15 +499,17 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
     if not path.exists():
         raise NotDone(f"there is no {path}; `espo publish` makes it")
     listed = {Path(row["path"]).resolve(): row for row in read_rows(path)[2]}
-    for file in listed:
-        if file.is_relative_to(seen.folder) and not file.exists():
-            yield f"{file}: the catalogue has it, and its file is gone"
+    gone = (file for file in listed if file.is_relative_to(seen.folder) and not file.exists())
+    problems = [f"{file}: the catalogue has it, and its file is gone" for file in gone]
     for file, row in seen.rows.items():
         there = listed.get(file.resolve())
         if row and not there:
-            yield f"{file}: no row of the catalogue has it"
+            problems.append(f"{file}: no row of the catalogue has it")
         elif there and (differ := [name for name in row if name != "path" and there.get(name) != row[name]]):
-            yield f"{file}: its row has another {', '.join(differ)}"
+            problems.append(f"{file}: its row has another {', '.join(differ)}")
+    if problems:
+        yield f"{len(problems)} file(s) differ: if they were made since, as by `espo export`, `espo publish` adds them"
+    yield from problems
 
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {

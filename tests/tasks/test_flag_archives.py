@@ -186,7 +186,7 @@ def test_maps_of_flags_have_what_the_method_counted_and_every_flag(made: tuple[x
     assert task.complete()
     maps = store.open_store(task.out_maps().path).load()
     assert list(product) == ["pr", "tasmax", "tasmin"] and int(maps["pr_days_extrapolated"].sum()) > 0
-    kinds = {"pr": ["jittered", "made_wet", "extrapolated", "limited"], "tasmax": ["extrapolated"]}
+    kinds = {"pr": ["made_wet", "extrapolated"], "tasmax": ["extrapolated"]}
     kinds["dtr"] = ["jittered", "extrapolated"]
     for var, of_method in kinds.items():
         stores = [

@@ -309,10 +309,10 @@ def test_days_are_counted_as_clipped_where_the_rounded_value_is_beyond_a_bound()
     cells = xr.Dataset({name: (("time", "loc"), values) for name in ("hurs", "pr")}, {"time": time}).chunk(loc=1)
     treatment = Treatment({"hurs": 1}, {"hurs": (0.0, 100.0), "pr": (0.0, None)})
     made = finish(cells, treatment=treatment, chunks={})
-    assert made["hurs"].attrs == {"espo_luigi_days": 15, "espo_luigi_days_clipped": 3}
+    assert {"espo_luigi_days": 15, "espo_luigi_days_clipped": 3}.items() <= made["hurs"].attrs.items()
     assert made["pr"].attrs["espo_luigi_days_clipped"] == 2
     assert set(made) == {"hurs", "pr"} and made.chunks == cells.chunks
-    assert not finish(cells, treatment=Treatment(), chunks={})["hurs"].attrs
+    assert "espo_luigi_days" not in finish(cells, treatment=Treatment(), chunks={})["hurs"].attrs
 
 
 def test_treated_days_become_sums_in_the_products_attributes_which_regions_add_up() -> None:

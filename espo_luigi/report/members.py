@@ -17,7 +17,7 @@ from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import as_shown
-from espo_luigi.science.quality import CELLS
+from espo_luigi.science.quality import CELLS, COUNTED
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable as row_of
 
@@ -188,8 +188,6 @@ def _changed(counts: xr.Dataset) -> list[str]:
     ]
 
 
-# Between a variable's name and the flag in the name of a map of days.
-_DAYS = "_days_"
 _WORDS = {
     "jittered": "Jittered",
     "made_wet": "Made wet",
@@ -265,7 +263,7 @@ def _flagged(sim_id: str, path: Path, reader: Reader) -> Iterator[Treated]:
     """The shares of each variable's flags, in a simulation's maps of flags."""
     shares: dict[tuple[str, str], dict[str, xr.DataArray]] = {}
     for name, days in ((path.exists() and reader.dataset(path)) or xr.Dataset()).items():
-        variable, _, flag = str(name).partition(_DAYS)
+        variable, _, flag = str(name).partition(COUNTED)
         if "days" in days.attrs:
             shares.setdefault((variable, "cells" if flag in CELLS else "days"), {})[flag] = (
                 100 * days / days.attrs["days"]

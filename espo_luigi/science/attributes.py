@@ -31,11 +31,9 @@ DERIVED_FROM = "espo_luigi_derived_from"
 INCOMPLETE = "incomplete"
 """The cells that lack days."""
 
-# Variables of adjusted data.
+# A variable of adjusted data.
 TREATED = "treated"
-"""How many days of each cell the adjustment has treated otherwise than by mapping between quantiles, by treatment."""
-MARKS = "marks"
-"""The same by day, as bits."""
+"""Bits of each day that the adjustment has treated otherwise than by mapping between quantiles."""
 # Of an ensemble's store: how many members percentiles, and statements about agreement and robustness, need.
 FEWEST = "fewest_members_of_percentiles"
 FEWEST_ROBUST = "fewest_members_of_robustness"

@@ -19,6 +19,7 @@ from functools import reduce
 from operator import itemgetter, or_
 from typing import Any
 
+import dask.array
 import numpy as np
 import xarray as xr
 
@@ -34,6 +35,8 @@ from espo_luigi.science.variables import Kind
 # The variables of a regridded simulation that are compared with each other.
 _COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
+# Between a variable and a meaning, in the name of a map of days.
+COUNTED = "_days_"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
     "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
@@ -59,15 +62,41 @@ def flags_name(variable: str, of: str = "days") -> str:
 
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
-    """Return those of a dataset's variables that have these names, or are flags of variables of these names."""
-    wanted = [each for name in names for each in (name, flags_name(name), flags_name(name, "cells"))]
-    return [name for name in wanted if name in ds]
+    """Return those of a dataset's variables that have these names, or are their flags or maps of `days_of`."""
+    wanted = {each for name in names for each in (name, flags_name(name), flags_name(name, "cells"))}
+    return [str(name) for name in ds if name in wanted or str(name).partition(COUNTED)[0] in wanted]
 
 
 def meanings(flags: xr.DataArray) -> dict[str, int]:
     """Return the masks of an array of flags by their meanings."""
     masks = np.atleast_1d(flags.attrs.get("flag_masks", [])).astype(int)
     return dict(zip(str(flags.attrs.get("flag_meanings", "")).split(), masks.tolist(), strict=True))
+
+
+def days_of(bits: xr.DataArray, variable: str) -> dict[str, xr.DataArray]:
+    """Return maps of the days on which each bit is raised, uint32, by name, such as pr_days_made_wet; lazy.
+
+    Each block is read once, for all of its bits. Bits of cells count as those of a day.
+    """
+    masks, days = meanings(bits), (bits if "time" in bits.dims else bits.expand_dims("time")).transpose("time", ...)
+    data = dask.array.asarray(days.data)
+    chunks = ((1,) * data.numblocks[0], (len(masks),), *data.chunks[1:])
+    meta = np.empty((0,) * (data.ndim + 1), np.uint32)
+    counts = data.map_blocks(_count_bits, list(masks.values()), new_axis=1, chunks=chunks, meta=meta).sum(
+        axis=0, dtype=np.uint32
+    )
+    first = days.isel(time=0, drop=True).drop_attrs(deep=False)
+    return {f"{variable}{COUNTED}{kind}": first.copy(data=counts[at]) for at, kind in enumerate(masks)}
+
+
+def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
+    counts = np.zeros((1, len(masks), *block.shape[1:]), np.uint32)
+    # Most bits are raised in few blocks.
+    there = int(np.bitwise_or.reduce(block, axis=None))
+    for at, mask in enumerate(masks):
+        if there & mask:
+            counts[0, at] = np.count_nonzero(block & mask, axis=0)
+    return counts
 
 
 def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
@@ -177,7 +206,7 @@ def of_adjusted(
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
 
     `simulation` is the regridded variable of the same cells, in any calendar, with its flags of `of_regridded`; `marks`
-    are what the method marks (`treated` of `Method`), with its names in `flag_meanings`. Changes, differences (+) or
+    are what the method marks (`treated` of `Method`), as `flag_meanings` names it. Changes, differences (+) or
     ratios (*), are from the calibration, `period`, to as many years at the end. They may differ by `signal` standard
     deviations of the regridded simulation's yearly means in the calibration. Days are wet
     above `wet`, in the scenario's units; None for variables without dry days.

@@ -278,14 +278,13 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
         how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
         raw = values.to_dataset()
         flags = quality.of_adjusted(values, quality.of_regridded(raw, raw, {name: np.zeros(6, bool)}, ()), marks, **how)
-        # Each variable has counts of its own under the same name.
-        days = marks.sum("time").expand_dims("treatment", -1).assign_coords(treatment=["jittered"]) + len(given)
-        given[name] = values.to_dataset().assign(flags | {"treated": days}).chunk(loc=2)
+        days = {f"{name}_days_jittered": marks.sum("time") + len(given)}
+        given[name] = values.to_dataset().assign(flags | days).chunk(loc=2)
     given["tasmin"]["tasmin"][1, 2, 3] = 299
     made = tasks.Swap(pool=POOL, piece="sr-0").compute([given["tasmax"], given["tasmin"]])
     assert quality.beside(made["dtrpreswap"], ["tasmax", "tasmin"]) == []
     for name, day in (("tasmax", 0), ("tasmin", 1)):
-        assert int(made[name]["treated"].sum()) == 1 + 6 * (name == "tasmin")
+        assert int(made[name][f"{name}_days_jittered"].sum()) == 1 + 6 * (name == "tasmin")
         raised = made[name][f"{name}_flags"].compute()
         assert "units" not in raised.attrs
         assert np.argwhere(raised.values == 1).tolist() == [[0, 0, day]]

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import dask.array
 import numpy as np
 import xarray as xr
 
@@ -21,7 +20,6 @@ from espo_luigi.science.attributes import (
     EXTRAPOLATED_CELLS,
     IMPOSSIBLE_VALUES,
     LET_THROUGH,
-    TREATED,
 )
 from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
@@ -41,8 +39,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 # Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
-# Between a variable and the kind of treatment, in the name of a map of days.
-_COUNTED = "_days_"
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,8 @@ def finish(
     """Make a product of adjusted variables: on the complete grid, treated and described; lazy.
 
     Units, calendar and period stay. Days that `clip_var` and `limit_var` change are flagged in flags that are there
-    (`science.quality`). Without flags, these days and those of `counted` are summed up in attributes of their variable,
-    which computes. A block of the result is a task that reads only the cells that it needs.
+    (`science.quality`). Without flags, these days and maps of `quality.days_of` are summed up in attributes of their
+    variable, which computes. A block of the result is a task that reads only the cells that it needs.
 
     Parameters
     ----------
@@ -176,15 +172,15 @@ def _treated(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
         if (flags := quality.flags_name(name)) in ds:
             marks[flags] = quality.with_flag(ds[flags], changed, "clipped")
         else:
-            marks[count_of(name, "clipped")] = changed.sum("time")
+            marks[f"{name}{quality.COUNTED}clipped"] = changed.sum("time")
     return rounded.assign(clipped | marks)
 
 
 def _summed(ds: xr.Dataset, land: Land | None) -> xr.Dataset:
     """The dataset with sums of its maps of days in attributes of their variables, instead of the maps; computes."""
-    maps = ds[[name for name, data in ds.data_vars.items() if _COUNTED in str(name) and "time" not in data.dims]]
+    maps = ds[[name for name, data in ds.items() if quality.COUNTED in str(name) and "time" not in data.dims]]
     for name, days in maps.sum().compute().items():
-        variable, _, kind = str(name).partition(_COUNTED)
+        variable, _, kind = str(name).partition(quality.COUNTED)
         if variable in ds:
             cells = maps[name].size if land is None else int(land.cells.sum())
             told = {DAYS: cells * ds.sizes["time"], f"{DAYS}_{kind}": int(days)}
@@ -192,64 +188,21 @@ def _summed(ds: xr.Dataset, land: Land | None) -> xr.Dataset:
     return ds.drop_vars(maps.data_vars)
 
 
-def count_of(variable: str, kind: str) -> str:
-    """Return the name of a map of a variable's days of a kind of treatment: pr_days_made_wet."""
-    return f"{variable}{_COUNTED}{kind}"
-
-
 def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
-    """Return maps of the days on which each flag is raised, or of whether a cell's is, by `count_of`; lazy.
+    """Return maps of the days on which each flag is raised, or of whether a cell's is, as `quality.days_of`; lazy.
 
-    Each block of flags is read once, for all of its flags. The attribute `days` tells how many there could be. Cells
-    with neither data on the first day nor the flag are NaN.
+    The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
     """
     maps: dict[str, xr.DataArray] = {}
     is_land = product[series_of(product)[0]].isel(time=0, drop=True).notnull()
     for name, bits in flags.data_vars.items():
         variable = str(name).removesuffix("_flags").removesuffix("_cell")
         of, units, days = ("days", "d", bits.sizes["time"]) if "time" in bits.dims else ("cells", "1", 1)
-        masks = quality.meanings(bits)
-        counts = _days_of_bits(bits, list(masks.values()))
-        shown = counts.where(is_land | (counts > 0))
-        for at, kind in enumerate(masks):
+        for map_name, counts in quality.days_of(bits, variable).items():
+            kind = map_name.rpartition(quality.COUNTED)[2]
             told = {"long_name": f"{kind}, {of} of {variable}", "units": units, "days": days}
-            maps[count_of(variable, kind)] = shown.isel(flag=at).assign_attrs(told)
+            maps[map_name] = counts.astype("float32").where(is_land | (counts > 0)).assign_attrs(told)
     return xr.Dataset(maps)
-
-
-def _days_of_bits(bits: xr.DataArray, masks: Sequence[int]) -> xr.DataArray:
-    """On how many days of each cell each bit is raised, (flag, cells), lazy; flags of cells count as those of a day."""
-    days = (bits if "time" in bits.dims else bits.expand_dims("time")).transpose("time", ...)
-    data = dask.array.asarray(days.data)
-    chunks = ((1,) * data.numblocks[0], (len(masks),), *data.chunks[1:])
-    meta = np.empty((0,) * (data.ndim + 1), np.float32)
-    counts = data.map_blocks(_count_bits, masks, new_axis=1, chunks=chunks, meta=meta).sum(axis=0)
-    first = days.isel(time=0, drop=True)
-    return xr.DataArray(counts, first.coords, ("flag", *first.dims), attrs=first.attrs)
-
-
-def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
-    counts = np.zeros((1, len(masks), *block.shape[1:]), np.float32)
-    # Most bits are raised in few blocks.
-    there = int(np.bitwise_or.reduce(block, axis=None))
-    for at, mask in enumerate(masks):
-        if there & mask:
-            counts[0, at] = np.count_nonzero(block & mask, axis=0)
-    return counts
-
-
-def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
-    """Return adjusted variables, or one of a group, with their flags, or else with maps of treated days; lazy.
-
-    `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a map each (uint32).
-    """
-    variables = [name for name in series_of(adjusted) if only in ("", name)]
-    kept = adjusted[quality.beside(adjusted, variables)]
-    if TREATED not in adjusted or len(kept) > len(variables):
-        return kept
-    treated = adjusted[TREATED].astype("uint32")
-    kinds = {str(kind): treated.sel(treatment=kind, drop=True) for kind in treated["treatment"].values}
-    return kept.assign({count_of(name, kind): days for name in variables for kind, days in kinds.items()})
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:

@@ -296,7 +296,7 @@ def warn_of_refusal(run: RunContext) -> None:
     try:
         if run.production.drs:
             names_of(run, load_drs(run.production.drs)).check(run.simulations)
-    except EspoError as error:
+    except ParameterError as error:
         logger.warning("`espo export` would be refused: %s", error)
 
 

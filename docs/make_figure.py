@@ -34,7 +34,6 @@ SECTIONS = {
     "Improvement": ("improvement", "h2", "figure"),
     "Calibrated and not": ("calibrated", "figure", "figure"),
     "Maps": ("maps", "h2", "figure"),
-    "Days treated otherwise": ("treated", "h2", "figure"),
     "Series and distributions": ("series", "h2", "figure"),
     "Is the climate-change signal kept?": ("change", "figure", "figure"),
     "Health checks": ("checks", "h2", "table"),

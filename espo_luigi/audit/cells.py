@@ -16,7 +16,6 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science import stack
-from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -176,7 +175,9 @@ class Series:
     @property
     def variables(self) -> dict[str, xr.DataArray]:
         """The adjusted variables."""
-        return {str(name): ds[name] for ds in self.adjusted.values() for name in ds.data_vars if name != TREATED}
+        return {
+            str(name): ds[name] for ds in self.adjusted.values() for name in ds.data_vars if "time" in ds[name].dims
+        }
 
     def references_for(self, task: Adjust) -> list[xr.Dataset]:
         """Return the references that a task of adjusting gets."""
@@ -255,7 +256,7 @@ def cells_drawn_together(given: Series, only: Sequence[str]) -> int:
         if not method.fixed_blocks or method.draws_by_cell:
             continue
         # Our kernels, which count treated days of a variable, may do what the method is asked for.
-        if method.variables_together or TREATED not in adjust(first, [var]).adjusted[var]:
+        if method.variables_together or len(adjust(first, [var]).adjusted[var]) == 1:
             sizes.append(max(1, method.cells_in_a_block // len(given.members)))
     return math.lcm(*sizes) if sizes else 0
 

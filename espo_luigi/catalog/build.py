@@ -367,14 +367,7 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
     names = [str(name) for name, data in ds.data_vars.items() if data.ndim >= 2 and name not in bounds]
     coordinates = {*COORDINATE_NAMES["lat"], *COORDINATE_NAMES["lon"]}
     suffixes = ("_bnds", "_bounds", "_vertices")
-    series = {str(name) for name, data in ds.data_vars.items() if "time" in data.dims}
-
-    def counts_days(name: str) -> bool:
-        """Whether a map counts days of a series beside it, as products do (`pr_days_made_wet`)."""
-        return name not in series and name.partition("_days_")[0] in series
-
-    wanted = (name for name in names if name not in coordinates and not name.endswith(suffixes))
-    return [name for name in wanted if not counts_days(name)]
+    return [name for name in names if name not in coordinates and not name.endswith(suffixes)]
 
 
 def _frequency(times: np.ndarray) -> str | None:

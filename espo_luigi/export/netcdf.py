@@ -400,5 +400,5 @@ def _describe(made: netCDF4.Variable, attrs: Mapping[Hashable, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Whole numbers as int32, which the classic data model has, too."""
-    return np.int32(value) if isinstance(value, int) and abs(value) < 2**31 else value
+    """Whole numbers as int32, or large ones as float64, which the classic data model has, too."""
+    return (np.int32 if abs(value) < 2**31 else np.float64)(value) if isinstance(value, int) else value

@@ -196,6 +196,10 @@ class Method:
         """
         return self
 
+    def bits(self, setup: Setup) -> dict[str, int]:
+        """Return the bits of `treated`, by their names in `counts`, that days may have by these arguments."""
+        return {name: 1 << place for place, name in enumerate(self.counts)}
+
     def layout(self, setup: Setup) -> Mapping[str, Array]:
         """Return the arrays that `train` makes, by name."""
         raise NotImplementedError(f"{type(self).__name__}.layout; expected the arrays that `train` returns, by name.")

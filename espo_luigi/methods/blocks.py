@@ -32,7 +32,7 @@ from espo_luigi.methods.base import (
     method_named,
 )
 from espo_luigi.methods.usual import USUAL_METHODS, usual_settings, year_windows
-from espo_luigi.science.attributes import MARKS, TREATED
+from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
 from espo_luigi.science.chunks import (
     REALIZATION,
@@ -163,13 +163,12 @@ def adjust(simulation: xr.DataArray, training: xr.Dataset | None = None, **argum
 def adjust_and_count(
     simulation: Series, training: xr.Dataset | None = None, *, first_cell: int | np.ndarray = 0, **arguments: Any
 ) -> xr.Dataset:
-    """Adjust a simulation with what `train` made of it, and count the days that the method treats apart.
+    """Adjust a simulation with what `train` made of it, and mark the days that the method treats apart.
 
     The variable `scenario` (of several variables together: their names) has the simulation's dimensions, their order,
     its dtype and attributes, the reference's units and the training's calendar; lazy if the simulation or the training
-    is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`: days (cells,
-    realization, treatment) by the coordinate `treatment`; its attribute `days` is the number of all days. They also
-    add `marks`, uint8 of the scenario's dimensions: a day's bit n is treatment n, as `flag_meanings` has their names.
+    is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`, uint8 of the same
+    dimensions: bits of days, as `flag_masks` and `flag_meanings` name them.
 
     Parameters
     ----------
@@ -199,11 +198,9 @@ def adjust_and_count(
         like = blocks.data["simulation"].drop_vars(blocks.data.coords, errors="ignore")
         template = like.to_dataset(name="scenario")
         if chosen.counts:
-            by_cell = xr.zeros_like(like.isel(time=0), dtype=np.int32)
-            template[TREATED] = by_cell.expand_dims(treatment=len(chosen.counts), axis=-1)
-            template = template.assign_coords(treatment=list(chosen.counts))
-            marks = xr.zeros_like(like, dtype=np.uint8).assign_attrs(flag_meanings=" ".join(chosen.counts))
-            template[MARKS] = marks
+            bits = chosen.bits(setup)
+            named = {"flag_masks": list(bits.values()), "flag_meanings": " ".join(bits)}
+            template[TREATED] = xr.zeros_like(like, dtype=np.uint8).assign_attrs(named)
         parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
     return _described(parts, simulation, job)
 
@@ -351,11 +348,7 @@ def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dat
             {**original.attrs, "history": history, "bias_adjustment": said, "units": unit}
         )
     if TREATED in parts[0]:
-        treated = sum((one[TREATED] for one in parts[1:]), parts[0][TREATED])
-        days = scenario.sizes["time"]
-        made[TREATED] = treated.assign_attrs(long_name="Days that were treated so", units="d", days=days)
-    if MARKS in parts[0]:
-        made[MARKS] = _joined([one[MARKS] for one in parts]).transpose(*made["scenario"].dims)
+        made[TREATED] = _joined([one[TREATED] for one in parts]).transpose(*made["scenario"].dims)
     return xr.Dataset(made)
 
 
@@ -377,19 +370,13 @@ def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
     made = method.adjust(*_in_memory(block, method, setup), setup)
     if not method.counts:
         return made
-    # The days that a method marks have the name `MARKS` from here on, and their number by treatment is `TREATED`.
     marks = made[TREATED]
     if marks.dtype != np.uint8 or {*marks.dims} != {*made["scenario"].dims}:
         raise DataError(
             f"method {method.name} returned `{TREATED}` of {marks.dtype} with {marks.dims}; expected uint8 with the "
             f"scenario's dimensions, {made['scenario'].dims}: bit n for the days of counts[n]. Correct the method."
         )
-    marks = marks.transpose(..., "time")
-    rows, bits = marks.values.reshape(-1, marks.sizes["time"]), [np.uint8(1 << n) for n in range(len(method.counts))]
-    # Row by row: NumPy counts along an axis 20 times slower.
-    days = np.array([[np.count_nonzero(row & bit) for bit in bits] for row in rows], np.int32)
-    shape = (*marks.shape[:-1], len(bits))
-    return made.assign({MARKS: marks, TREATED: ((*marks.dims[:-1], "treatment"), days.reshape(shape))})
+    return made.assign({TREATED: marks.transpose(..., "time")})
 
 
 def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[str, xr.DataArray], xr.Dataset]:

@@ -14,10 +14,10 @@ from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
+from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import as_shown
-from espo_luigi.science.quality import CELLS
+from espo_luigi.science.quality import CELLS, COUNTED
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable as row_of
 
@@ -188,8 +188,6 @@ def _changed(counts: xr.Dataset) -> list[str]:
     ]
 
 
-# Between a variable's name and the treatment in the name of a product's count of days.
-_DAYS = "_days_"
 _WORDS = {
     "jittered": "Jittered",
     "made_wet": "Made wet",
@@ -207,47 +205,51 @@ _MEANING = (
 )
 
 _FLAGS_MEAN = (
-    "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product; what the "
-    "method did is in the section before, too. A cell has its flag (100 %) or has not (0). signal_distorted and "
-    "sign_flipped compare the change with that of the regridded simulation. arid: months with few wet days in the "
-    "calibration, whose factors are quotients of small numbers, have much of the amounts or the highest value."
+    "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product. A cell "
+    "has its flag (100 %) or has not (0). signal_distorted and sign_flipped compare the change with that of the "
+    "regridded simulation. arid: months with few wet days in the calibration, whose factors are quotients of small "
+    "numbers, have much of the amounts or the highest value."
 )
 
 
 @dataclass(frozen=True)
 class Treated:
-    """Shares (y, x) of a simulation's days, in percent, by treatment or flag; 0 or 100 of `of_what` cells."""
+    """Shares (y, x) of a simulation's days, in percent, by flag; 0 or 100 of `of_what` cells."""
 
     sim_id: str
     variable: str
     of_what: str
     shares: Mapping[str, xr.DataArray]
 
-    def mean(self, treatment: str) -> str:
-        """Return the mean over the cells as text, or "" if no days were counted."""
-        if treatment not in self.shares:
+    def mean(self, flag: str) -> str:
+        """Return the mean over the cells as text, or "" if the variable has no such flag."""
+        if flag not in self.shares:
             return ""
-        share = float(self.shares[treatment].mean())
+        share = float(self.shares[flag].mean())
         return "0" if share == 0 else f"{share:.3g}"
 
     def shown(self) -> list[str]:
-        """Return the treatments that any day got."""
+        """Return the flags that are raised anywhere."""
         return [name for name, share in self.shares.items() if float(share.max()) > 0]
 
 
 def treated_section(view: RunView) -> list[Section]:
-    """Return the section; none for products without counts, as xsdba has none."""
-    reader = Reader()
-    counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
-    blocks = [Text(_MEANING), *_share_blocks(counted, "treated", "days that were not mapped between quantiles")]
-    return [Section("Days treated otherwise", [*reader.warned(), *blocks])] if counted else []
+    """Return the section; none for products without sums: those with flags, and those of xsdba."""
+    reader, rows, names = Reader(), [], labels(view.archives)
+    for sim_id, path in ((sim_id, path) for sim_id, paths in view.archives.items() for path in paths if path.exists()):
+        for name, data in (reader.dataset(path, load=False) or xr.Dataset()).items():
+            sums = {key.removeprefix(f"{DAYS}_"): of for key, of in data.attrs.items() if key.startswith(f"{DAYS}_")}
+            told = [f"{_WORDS.get(kind, kind)} {100 * of / data.attrs[DAYS]:.3g}" for kind, of in sums.items()]
+            rows += [[names[sim_id], str(name), ", ".join(told)]] if told else []
+    table = Table(["Simulation", "Variable", "Treated"], rows, "Share of days [%], mean over the cells")
+    return [Section("Days treated otherwise", [*reader.warned(), Text(_MEANING), table])] if rows else []
 
 
 def flags_section(view: RunView) -> list[Section]:
     """Return the section about the flags of days and of cells; none for a run without them."""
     reader = Reader()
-    found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
-    blocks: list[Any] = [Text(_FLAGS_MEAN)]
+    found = [each for sim_id, path in view.raised.items() for each in _flagged(sim_id, path, reader)]
+    blocks: list[Any] = [Text(_FLAGS_MEAN), Text(_MEANING)]
     arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
     if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:
         blocks.append(Warned("\n".join(told)))
@@ -257,16 +259,16 @@ def flags_section(view: RunView) -> list[Section]:
     return [Section("Flags of values and cells", [*reader.warned(), *blocks])] if found else []
 
 
-def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
-    """The shares of each variable that the products at these paths count days of."""
-    for product in (reader.dataset(path, load=False) for path in paths if path.exists()):
-        shares: dict[tuple[str, str], dict[str, xr.DataArray]] = {}
-        for name, days in product.data_vars.items() if product is not None else ():
-            variable, _, treatment = str(name).partition(_DAYS)
-            if treatment and "days" in days.attrs:
-                of = variable, "cells" if treatment in CELLS else "days"
-                shares.setdefault(of, {})[treatment] = 100 * days.load() / days.attrs["days"]
-        yield from (Treated(sim_id, *of, its) for of, its in shares.items())
+def _flagged(sim_id: str, path: Path, reader: Reader) -> Iterator[Treated]:
+    """The shares of each variable's flags, in a simulation's maps of flags."""
+    shares: dict[tuple[str, str], dict[str, xr.DataArray]] = {}
+    for name, days in ((path.exists() and reader.dataset(path)) or xr.Dataset()).items():
+        variable, _, flag = str(name).partition(COUNTED)
+        if "days" in days.attrs:
+            shares.setdefault((variable, "cells" if flag in CELLS else "days"), {})[flag] = (
+                100 * days / days.attrs["days"]
+            )
+    yield from (Treated(sim_id, *of, its) for of, its in shares.items())
 
 
 def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]:

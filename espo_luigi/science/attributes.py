@@ -21,7 +21,9 @@ RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 REGRID_METHODS = "espo_luigi_regrid_method"
 """How each variable was regridded, if it was not bilinear for all."""
 
-# An attribute of variables.
+# Attributes of variables.
+DAYS = "espo_luigi_days"
+"""The days of all land cells; `espo_luigi_days_made_wet` are those that were made wet, of a product without flags."""
 DERIVED_FROM = "espo_luigi_derived_from"
 """What a derived variable is made of."""
 
@@ -29,11 +31,9 @@ DERIVED_FROM = "espo_luigi_derived_from"
 INCOMPLETE = "incomplete"
 """The cells that lack days."""
 
-# Variables of adjusted data.
+# A variable of adjusted data.
 TREATED = "treated"
-"""How many days of each cell the adjustment has treated otherwise than by mapping between quantiles, by treatment."""
-MARKS = "marks"
-"""The same by day, as bits."""
+"""Bits of each day that the adjustment has treated otherwise than by mapping between quantiles."""
 # Of an ensemble's store: how many members percentiles, and statements about agreement and robustness, need.
 FEWEST = "fewest_members_of_percentiles"
 FEWEST_ROBUST = "fewest_members_of_robustness"

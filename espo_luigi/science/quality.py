@@ -8,16 +8,18 @@ The values of a product, rounded and clipped, are compared with the reference's 
 if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
 
 On their way, flags are variables beside the values, in the same stores, and are computed with them. The product's
-archive is packed without them, and that of flags with nothing else. So a count of treated days is the sum of its bit.
+archive is packed without them, and that of flags with nothing else. A sum of a bit is the number of treated days, which
+products without flags have as attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import itemgetter, or_
 from typing import Any
 
+import dask.array
 import numpy as np
 import xarray as xr
 
@@ -33,6 +35,8 @@ from espo_luigi.science.variables import Kind
 # The variables of a regridded simulation that are compared with each other.
 _COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
+# Between a variable and a meaning, in the name of a map of days.
+COUNTED = "_days_"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
     "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
@@ -58,15 +62,41 @@ def flags_name(variable: str, of: str = "days") -> str:
 
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
-    """Return those of a dataset's variables that have these names, or are flags of variables of these names."""
-    wanted = [each for name in names for each in (name, flags_name(name), flags_name(name, "cells"))]
-    return [name for name in wanted if name in ds]
+    """Return those of a dataset's variables that have these names, or are their flags or maps of `days_of`."""
+    wanted = {each for name in names for each in (name, flags_name(name), flags_name(name, "cells"))}
+    return [str(name) for name in ds if name in wanted or str(name).partition(COUNTED)[0] in wanted]
 
 
 def meanings(flags: xr.DataArray) -> dict[str, int]:
     """Return the masks of an array of flags by their meanings."""
     masks = np.atleast_1d(flags.attrs.get("flag_masks", [])).astype(int)
     return dict(zip(str(flags.attrs.get("flag_meanings", "")).split(), masks.tolist(), strict=True))
+
+
+def days_of(bits: xr.DataArray, variable: str) -> dict[str, xr.DataArray]:
+    """Return maps of the days on which each bit is raised, uint32, by name, such as pr_days_made_wet; lazy.
+
+    Each block is read once, for all of its bits. Bits of cells count as those of a day.
+    """
+    masks, days = meanings(bits), (bits if "time" in bits.dims else bits.expand_dims("time")).transpose("time", ...)
+    data = dask.array.asarray(days.data)
+    chunks = ((1,) * data.numblocks[0], (len(masks),), *data.chunks[1:])
+    meta = np.empty((0,) * (data.ndim + 1), np.uint32)
+    counts = data.map_blocks(_count_bits, list(masks.values()), new_axis=1, chunks=chunks, meta=meta).sum(
+        axis=0, dtype=np.uint32
+    )
+    first = days.isel(time=0, drop=True).drop_attrs(deep=False)
+    return {f"{variable}{COUNTED}{kind}": first.copy(data=counts[at]) for at, kind in enumerate(masks)}
+
+
+def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
+    counts = np.zeros((1, len(masks), *block.shape[1:]), np.uint32)
+    # Most bits are raised in few blocks.
+    there = int(np.bitwise_or.reduce(block, axis=None))
+    for at, mask in enumerate(masks):
+        if there & mask:
+            counts[0, at] = np.count_nonzero(block & mask, axis=0)
+    return counts
 
 
 def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
@@ -84,18 +114,19 @@ def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArr
 def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
     """Return the flags of variables that are made of others, by name: all of these. Lazy.
 
-    The methods' own are left out where methods have different ones. Variables of which no input has flags have none.
+    The methods' own are left out where a bit has several names. Variables of which no input has flags have none.
     """
     made = {}
     for name, inputs in made_of.items():
         if not any(flags_name(variable) in ds for variable in inputs):
             continue
         days, cells = ([_flags_of(ds, variable, of) for variable in inputs] for of in ("days", "cells"))
-        own, *others = {bits.attrs["flag_meanings"] for bits in days}
-        if others:
-            own, days = _names((), name)["flag_meanings"], [bits & ~_THE_METHODS for bits in days]
-        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own.split()[: -len(DAYS)], name))
-        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names((), name, "cells"))
+        pairs = {pair for bits in days for pair in meanings(bits).items()}
+        own = dict(pairs)
+        if len({*own.values()}) < len(pairs):
+            own, days = {}, [bits & ~_THE_METHODS for bits in days]
+        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own, name))
+        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names({}, name, "cells"))
     return made
 
 
@@ -175,7 +206,7 @@ def of_adjusted(
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
 
     `simulation` is the regridded variable of the same cells, in any calendar, with its flags of `of_regridded`; `marks`
-    are what the method marks (`treated` of `Method`), with its names in `flag_meanings`. Changes, differences (+) or
+    are what the method marks (`treated` of `Method`), as `flag_meanings` names it. Changes, differences (+) or
     ratios (*), are from the calibration, `period`, to as many years at the end. They may differ by `signal` standard
     deviations of the regridded simulation's yearly means in the calibration. Days are wet
     above `wet`, in the scenario's units; None for variables without dry days.
@@ -207,12 +238,12 @@ def of_adjusted(
             output_dtypes=[np.uint8],
         )
     days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
-    own = [] if marks is None else marks.attrs["flag_meanings"].split()
+    own = {} if marks is None else meanings(marks)
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
     cells = cells | raw["cells"]
     return {
         flags_name(name): like["days"].copy(data=days.data).assign_attrs(_names(own, name)),
-        flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names((), name, "cells")),
+        flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names({}, name, "cells")),
     }
 
 
@@ -337,9 +368,9 @@ def _of_aridity(
     return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
 
 
-def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:
-    """The attributes of flags: their masks and meanings."""
-    bits = {meaning: 1 << place for place, meaning in enumerate(own)} | _BITS if of == "days" else _BITS_OF_CELLS
+def _names(own: Mapping[str, int], variable: str, of: str = "days") -> dict[str, Any]:
+    """The attributes of flags: their masks and meanings, the method's `own` first."""
+    bits: dict[str, Any] = dict(sorted({**own, **_BITS}.items(), key=itemgetter(1))) if of == "days" else _BITS_OF_CELLS
     return {
         "standard_name": "quality_flag",
         "long_name": f"Flags of the {of} of {variable}",

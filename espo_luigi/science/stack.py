@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,18 +124,6 @@ def unstack_fill_nan(
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
     known = {name: grid[name].assign_attrs(ds[name].attrs) for name in grid.coords if name in ds.coords}
     return unstacked.assign_coords(grid.assign_coords(known).coords).assign_attrs(ds.attrs)
-
-
-def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Return parts without the counts of days (variables without `time`) that some lack; logs their names.
-
-    Parts that an older version made have none: a run that was begun with that goes on.
-    """
-    everywhere = set.intersection(*(set(part.data_vars) for part in parts))
-    counts = {name for part in parts for name, data in part.data_vars.items() if "time" not in data.dims}
-    if lacking := sorted(map(str, counts - everywhere)):
-        logger.warning("Left out, as not all of %d parts have them: %s.", len(parts), ", ".join(lacking))
-    return [part.drop_vars(lacking, errors="ignore") for part in parts]
 
 
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:

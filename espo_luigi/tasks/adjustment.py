@@ -19,7 +19,7 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
 from espo_luigi.methods.usual import threshold_of
 from espo_luigi.science import calendar, pooling, quality, stack
-from espo_luigi.science.attributes import MARKS
+from espo_luigi.science.attributes import TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.display import wet_day
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -192,7 +192,7 @@ class Adjust(VariableTask):
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
         made = made.rename({} if self.how.variables else {"scenario": self.var})
-        made, marks = made.drop_vars(MARKS, errors="ignore"), made.get(MARKS)
+        made, marks = made.drop_vars(TREATED, errors="ignore"), made.get(TREATED)
         if with_flags and config.flagging is not None:
             how: dict[str, Any] = {
                 "period": self.how.training_args.period,
@@ -203,6 +203,8 @@ class Adjust(VariableTask):
                 known = variable(name, config.table)
                 wet = wet_day(name, units_of(made[name]), config.table)
                 made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=known.kind, wet=wet, **how))
+        elif marks is not None:
+            made = made.assign(quality.days_of(marks, self.var))
         return made.assign_attrs(simulation.attrs | level | makers)
 
     def steps(

@@ -17,6 +17,7 @@ from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.export import warn_of_refusal
 from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
 from espo_luigi.tasks.publish import ends_of_run, publish
 from espo_luigi.tasks.report import Report
@@ -265,7 +266,8 @@ class All(luigi.WrapperTask):
         return Graph(self.everything())
 
     def everything(self) -> Iterator[luigi.Task]:
-        """Yield the last task of every chain."""
+        """Yield the last task of every chain; log why an export would be refused."""
+        warn_of_refusal(context())
         yield from ends_of_run()
         if settings().report:
             yield Report()

@@ -6,9 +6,11 @@ A DRS names and cuts those of simulations. Those of indicators, and of statistic
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
-from espo_luigi.errors import ParameterError, StoreError, not_one_of
+from espo_luigi.catalog.open import open_years
+from espo_luigi.errors import EspoError, ParameterError, StoreError, not_one_of
 from espo_luigi.export import netcdf
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
 from espo_luigi.export.folder import (
@@ -32,6 +35,7 @@ from espo_luigi.export.folder import (
 from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.chunks import join
+from espo_luigi.science.extract.dataset import of_all_files
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ensembles import ends_of_ensembles
@@ -40,6 +44,8 @@ from espo_luigi.tasks.outcomes import OutcomeTask, ends_of_outcomes
 from espo_luigi.tasks.ports import BoundOutput, InputPort, OutputPort
 from espo_luigi.tasks.product import final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
+
+logger = logging.getLogger(__name__)
 
 
 class DrsParameter(luigi.Parameter):
@@ -136,7 +142,7 @@ class Export(ExportTask):
         """Raise an error if the files have no names, or cannot get them, or if any export lacks an attribute."""
         if self.var not in (known := list(self.context.archives(self.sim_id))):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
-        self.names.check()
+        self.names.check([self.sim_id])
         super().check_outputs()
 
     def work(self) -> None:
@@ -210,16 +216,19 @@ class Exports(luigi.WrapperTask):
     sim_id = luigi.Parameter(default="", description="these simulations only; parts of ids will do")
 
     @functools.cached_property
-    def _exports(self) -> list[Export | ExportOutcome]:
-        run, parts = context(), [part for part in self.sim_id.replace(",", " ").split() if part]
+    def _sim_ids(self) -> list[str]:
+        run, parts = context(), self.sim_id.replace(",", " ").split()
         parameter = Export.sim_id
         for part in parts:
             parameter.check("sim_id", run.full_id(part), self.get_task_family())
-        wanted = [run.full_id(part) for part in parts] or list(run.simulations)
-        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in run.archives(sim_id)]
-        where = {"drs": self.drs, "folder": self.folder}
-        named = [key for key, kept in outcomes(run).items() if not parts or getattr(kept.task, "sim_id", "") in wanted]
-        exports = [Export(sim_id=sim_id, var=var, **where) for sim_id, var in every]
+        return list(dict.fromkeys(map(run.full_id, parts))) or list(run.simulations)
+
+    @functools.cached_property
+    def _exports(self) -> list[Export | ExportOutcome]:
+        run, where = context(), {"drs": self.drs, "folder": self.folder}
+        stores = {key: getattr(kept.task, "sim_id", "") for key, kept in outcomes(run).items()}
+        named = [key for key, sim_id in stores.items() if not self.sim_id.strip() or sim_id in self._sim_ids]
+        exports = [Export(sim_id=one, var=var, **where) for one in self._sim_ids for var in run.archives(one)]
         return [*exports, *(ExportOutcome(outcome=key, **where) for key in named)]
 
     def requires(self) -> list[luigi.Task]:
@@ -228,6 +237,7 @@ class Exports(luigi.WrapperTask):
 
     def check(self) -> None:
         """Raise an error if any of the exports cannot be made as asked."""
+        names_of(context(), load_drs(self.drs)).check(self._sim_ids)
         for task in self._exports:
             task.check()
 
@@ -248,30 +258,46 @@ class Names:
         """The path of each product's files, below the export's folder."""
         return {key: self.drs.stem(fields) for key, fields in self.fields.items()}
 
-    def check(self) -> None:
-        """Raise an error if two products have the same files, or required attributes lack a value."""
-        if self._problem:
-            raise ParameterError(self._problem)
-
-    @functools.cached_property
-    def _problem(self) -> str:
-        try:
-            check_distinct({f"{var} of {sim_id}": stem for (sim_id, var), stem in self.stems.items()}, self.drs)
-        except ParameterError as error:
-            return str(error)
+    def check(self, sim_ids: Collection[str]) -> None:
+        """Raise an error if two products have the same files, or required attributes of simulations lack a value."""
+        check_distinct({f"{var} of {sim_id}": stem for (sim_id, var), stem in self.stems.items()}, self.drs)
         missing: dict[str, list[str]] = defaultdict(list)
         for (sim_id, var), fields in self.fields.items():
-            for name in self._missing(sim_id, var, fields):
+            for name in self._missing(sim_id, var, fields) if sim_id in sim_ids else ():
                 missing[name].append(f"{var} of {sim_id}")
-        return lacking(self.drs, missing, self.run.production.attributes) if missing else ""
+        if missing:
+            raise ParameterError(lacking(self.drs, missing, self.run.production.attributes))
 
     def _missing(self, sim_id: str, var: str, fields: Mapping[str, str]) -> list[str]:
         config = self.run.config
         given = [config.attributes.get("global", {}), config.treatment(var).get("add_attrs", {}).get("global", {})]
         missing = self.drs.missing(fields, *given)
-        if missing and store.is_complete(archive := self.run.archives(sim_id)[var].path):
-            missing = self.drs.missing(fields, *given, store.open_store(archive, check=False).attrs)
-        return missing
+        if not missing:
+            return missing
+        is_made = store.is_complete(archive := self.run.archives(sim_id)[var].path)
+        more = store.open_store(archive, check=False).attrs if is_made else _of_raw_files(self.run, sim_id)
+        return self.drs.missing(fields, *given, more)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_raw_files(run: RunContext, sim_id: str) -> Mapping[Any, Any]:
+    """The attributes of a simulation's first file that its products have; none if it cannot be read."""
+    match = run.simulation(sim_id)
+    with suppress(EspoError, OSError):
+        options = run.config.extraction.simulation.extract_dataset.xr_open_kwargs
+        with open_years(match.assets[0], match, options) as ds:
+            return of_all_files(ds.attrs)
+    return {}
+
+
+@functools.lru_cache(maxsize=1)
+def warn_of_refusal(run: RunContext) -> None:
+    """Log, once, why exports of the run's products by its own DRS would be refused."""
+    try:
+        if run.production.drs:
+            names_of(run, load_drs(run.production.drs)).check(run.simulations)
+    except ParameterError as error:
+        logger.warning("`espo export` would be refused: %s", error)
 
 
 def names_of(run: RunContext, drs: Drs) -> Names:

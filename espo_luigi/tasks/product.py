@@ -17,7 +17,7 @@ from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
-from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, LET_THROUGH, TREATED
+from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, LET_THROUGH
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
 from espo_luigi.science.diagnose import health
@@ -158,6 +158,7 @@ class Swap(ProductTask):
         made = self.with_possible_values(made, nowhere, {})
         attrs = adjusted[0].attrs
         made = made.assign(quality.of_temperatures(each, made["dtrpreswap"], self.how))
+        made = made.assign({name: one for name, one in each.items() if quality.COUNTED in name})
         outputs = {
             name: made[quality.beside(made, [name])].assign_attrs(attrs | {"cat:variable": name})
             for name in (*TEMPERATURES, "dtrpreswap")
@@ -165,9 +166,6 @@ class Swap(ProductTask):
         if IMPOSSIBLE_VALUES in made.attrs:
             told = pooling.told_of_members(IMPOSSIBLE_VALUES, gaps.count_crossed(made))
             outputs["tasmin"] = outputs["tasmin"].assign_attrs(told)
-        for name in outputs.keys() & given.keys():
-            if TREATED in given[name]:
-                outputs[name][TREATED] = given[name][TREATED]
         return outputs
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -273,8 +271,7 @@ class CleanUp(ProductTask):
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
-        parts = [finalize.counted(dataset) for dataset in adjusted]
-        given = join(parts, attributes="drop_conflicts", what="The adjusted variables")
+        given = join(adjusted, attributes="drop_conflicts", what="The adjusted variables")
         # An audit has only the variables that it takes.
         is_whole = config.consistency is not None and {*NEEDED_FOR[config.consistency]} <= {*given}
         limits = self.limits_of_flags(given, reference)
@@ -417,7 +414,7 @@ class JoinTask(ProductTask):
         land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
-        parts = stack.with_shared_counts([finalize.counted(rechunk(ds, read), self.name) for ds in members])
+        parts = [rechunk(ds[quality.beside(ds, [self.name])], read) for ds in members]
         cells = join(parts, stack.STACKED_DIM, what="The slices")
         # Attributes of the pool are those of the member, with the id that v2's scripts make of them.
         columns = self.context.simulation(self.sim_id).columns

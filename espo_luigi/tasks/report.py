@@ -123,11 +123,8 @@ class Summaries(EspoTask):
         table, derived = self.context.config.table, self.context.config.derived
         sources = {}
         for name, parts in {"reference": reference, "raw": regridded}.items():
-            whole: xr.Dataset = (
-                join(stack.with_shared_counts(parts), stack.STACKED_DIM, what="The pieces")
-                if isinstance(parts, list)
-                else parts
-            )
+            pieces = parts if isinstance(parts, list) else [parts]
+            whole: xr.Dataset = join(pieces, stack.STACKED_DIM, what="The pieces") if len(pieces) > 1 else pieces[0]
             sources[name] = with_lacking(whole, derived, table)
         sources["adjusted"] = finalize.merge_products(final)
         shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]

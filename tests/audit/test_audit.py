@@ -16,7 +16,6 @@ from espo_luigi import store
 from espo_luigi.audit import cells, sample
 from espo_luigi.audit.value import other_versions, step_of
 from espo_luigi.errors import DataError, ParameterError
-from espo_luigi.science.attributes import TREATED
 from espo_luigi.store.marker import processor
 
 # Two pieces of two rows each; # is land.
@@ -118,7 +117,7 @@ def test_only_methods_that_draw_by_block_and_not_our_kernels_need_whole_blocks(
         return SimpleNamespace(how=SimpleNamespace(chosen=SimpleNamespace(**how)))
 
     monkeypatch.setattr(cells, "Adjust", task)
-    ds = xr.Dataset({"pr": ("loc", [1.0])} | ({TREATED: ("loc", [0])} if counts else {}))
+    ds = xr.Dataset({"pr": ("loc", [1.0])} | ({"pr_days_jittered": ("loc", [0])} if counts else {}))
     monkeypatch.setattr(cells, "adjust", lambda given, only: replace(given, adjusted=dict.fromkeys(only, ds)))
     given = cells.Series("p", "south", np.array([1]), [], {"a": ds, "b": ds})
     assert cells.cells_drawn_together(given, list(sizes)) == size

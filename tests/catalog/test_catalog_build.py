@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.catalog import Catalog, make_catalog, open_match
-from espo_luigi.catalog.build import describe, describe_product
+from espo_luigi.catalog.build import describe
 from espo_luigi.errors import CatalogError
 
 SSP = "CMIP6_ScenarioMIP_CCCma_CanESM5_ssp585_r1i1p1f1_global"
@@ -113,18 +113,6 @@ def test_what_an_xscen_product_says_of_itself_wins(tmp_path: Path) -> None:
     assert row["id"] == "ERA5-Land_NAM"
     assert row["type"] == "reconstruction"
     assert row["path"] == str(path)
-
-
-def test_counts_of_days_are_no_variables_of_a_row(tmp_path: Path) -> None:
-    counts = xr.DataArray(np.zeros((2, 2), "float32"), dims=("lat", "lon"))
-    stated = {"cat:id": "CRCM5_NAM", "cat:source": "CRCM5", "cat:domain": "NAM"}
-    product = daily().drop_vars("time_bnds").assign(pr_days_made_wet=counts, pr_days_clipped=counts)
-    assert describe_product(product.assign_attrs(stated))["variable"] == "('pr',)"
-    assert (
-        describe(store(product.assign(daily()).assign_attrs(stated), tmp_path / "product.nc"))["variable"] == "('pr',)"
-    )
-    fixed = product.drop_vars("pr").drop_dims("time")
-    assert describe_product(fixed.assign_attrs(stated))["variable"] == "('pr_days_made_wet', 'pr_days_clipped')"
 
 
 def test_the_end_of_a_360_day_february_is_a_date_that_everyone_reads(tmp_path: Path) -> None:

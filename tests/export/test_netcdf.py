@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -69,6 +70,14 @@ def test_noon_is_in_the_middle_of_the_bounds(source: xr.Dataset, tmp_path: Path)
     with xr.open_dataset(tmp_path / "noon.nc", decode_times=False) as found:
         np.testing.assert_array_equal(found["time"], found["time_bnds"].mean("bnds"))
         np.testing.assert_array_equal(found["time"] % 1, 0.5)
+
+
+def test_sums_of_days_are_attributes_of_classic_files(source: xr.Dataset, tmp_path: Path) -> None:
+    few, many = ({"espo_luigi_days_clipped": days} for days in (95, 27_000_000_000))
+    source = source.assign(tasmax=source["tasmax"].assign_attrs(few)).assign_attrs(many)
+    write_netcdf(source, tmp_path / "sums.nc", Layout({}, classic=True))
+    with netCDF4.Dataset(tmp_path / "sums.nc") as found:
+        assert found["tasmax"].espo_luigi_days_clipped == 95 and found.espo_luigi_days_clipped == 27_000_000_000
 
 
 def test_the_library_below_finds_one_chunk_of_time_deflated_and_shuffled(file: Path) -> None:

@@ -17,6 +17,7 @@ from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, Step, TrainingSection, method_named
+from espo_luigi.science.quality import days_of
 
 
 class AddedSpread(AdjustingSection):
@@ -178,7 +179,7 @@ def test_a_method_sees_the_reference_while_it_adjusts(chunks: dict[str, int]) ->
     shift = reference.groupby("time.month").mean() - historical.groupby("time.month").mean()
     expected = simulation.groupby("time.month") + shift
     np.testing.assert_allclose(made["scenario"], expected, rtol=1e-6)
-    assert made["treated"].sel(treatment="moved").values.tolist() == [6 * 365] * 3
+    assert days_of(made["treated"], "dtr")["dtr_days_moved"].values.tolist() == [6 * 365] * 3
     with pytest.raises(ConfigurationError, match="needs the reference to adjust"):
         blocks.adjust_and_count(
             simulation, method="monthly", training_args={"period": [2001, 2004]}, periods=[2001, 2003]

@@ -18,6 +18,7 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.dqm import quantile_mapping as qm
 from espo_luigi.methods.dqm.kernels.preparation import NEW_VALUE, draw, stream
 from espo_luigi.methods.dqm.windows import plan_windows
+from espo_luigi.science import quality
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube", "mult_skip_zeros": True}}
@@ -172,7 +173,7 @@ def adapted(request: pytest.FixtureRequest, answers: Answers) -> dict[str, Any]:
         "theirs": trained["scenario"].assign_coords(time=series[2]["time"]),
         "training": training,
         "scenario": made["scenario"],
-        "treated": made["treated"].transpose("realization", "loc", "treatment"),
+        "treated": quality.days_of(made["treated"].transpose("realization", "loc", ...), "pr"),
     }
 
 
@@ -232,9 +233,9 @@ def test_days_made_wet_are_counted(adapted: dict[str, Any]) -> None:
     dry, shares = (simulation <= THRESHOLD).groupby("time.dayofyear").sum(), adapted["trained"].drop_attrs()
     excess = (1 - shares["P0_ref"] / shares["P0_hist"]).sel(dayofyear=dry.dayofyear).where(by_day.count() > 0)
     expected = (dry * excess.clip(min=0)).sum("dayofyear").transpose("realization", "loc")
-    found = adapted["treated"].sel(treatment="made_wet")
+    found = adapted["treated"]["pr_days_made_wet"]
     assert found.max() > 50 and found.min() == 0
-    assert abs(found - expected.drop_vars("treatment", errors="ignore")).max() <= dry.dayofyear.size
+    assert abs(found - expected).max() <= dry.dayofyear.size
 
 
 def test_the_tail_is_what_xsdba_leaves_unadjusted(adapted: dict[str, Any]) -> None:
@@ -243,7 +244,7 @@ def test_the_tail_is_what_xsdba_leaves_unadjusted(adapted: dict[str, Any]) -> No
     limit = 2 * raw.sel(dayofyear=simulation.time.dt.dayofyear.clip(max=raw.dayofyear.size), method="nearest")
     over = (simulation > limit).transpose(*simulation.dims).values
     assert over.any()
-    counted, made_wet = (adapted["treated"].sel(treatment=one).values for one in ("limited", "made_wet"))
+    counted, made_wet = (adapted["treated"][f"pr_days_{one}"].values.astype(int) for one in ("limited", "made_wet"))
     # A day that was made so wet counts, too.
     more = counted - over.sum(axis=simulation.dims.index("time"))
     assert (more >= 0).all() and (more <= made_wet).all() and (more == 0).mean() > 0.5
@@ -281,10 +282,10 @@ def test_days_beyond_the_quantiles_are_counted(answers: Answers, kind: str) -> N
     anomalies = answers(f"anomalies-{'added' if kind == '+' else 'factors'}", partial(detrended, scaled, kind))["pr"]
     below = (anomalies < edges.isel(quantiles=0)) & (anomalies != 0)
     beyond = (below | (anomalies > edges.isel(quantiles=-1))).sum("time")
-    found = made["treated"].sel(treatment="extrapolated")
+    (found,) = quality.days_of(made["treated"], "tasmax").values()
     assert (beyond > 10).all()
     np.testing.assert_allclose(found, beyond, atol=2)
-    assert made["treated"].attrs["days"] == simulation.sizes["time"]
+    assert made["treated"].attrs == {"flag_masks": [4], "flag_meanings": "extrapolated"}
 
 
 def detrended(scaled: xr.DataArray, kind: str) -> xr.Dataset:

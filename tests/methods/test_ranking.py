@@ -18,6 +18,7 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import checked, method_named
 from espo_luigi.methods.dqm import ranking
 from espo_luigi.methods.xsdba import Adjusting
+from espo_luigi.science.quality import days_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -231,7 +232,7 @@ def trained_and_adjusted(method: str, rainy: tuple[xr.DataArray, xr.DataArray], 
         seed="t",
         **more,
     )
-    return xr.merge([training, made], compat="override", join="outer", combine_attrs="drop")
+    return xr.merge([training, made], compat="override", join="outer", combine_attrs="drop_conflicts")
 
 
 def test_frequencies_are_adapted_as_in_detrended_quantile_mapping(rainy: tuple[xr.DataArray, xr.DataArray]) -> None:
@@ -242,9 +243,9 @@ def test_frequencies_are_adapted_as_in_detrended_quantile_mapping(rainy: tuple[x
     windows = rainy[0].sel(time=slice(*CALIBRATION)).rolling(time=31, center=True).construct("window")
     mean = windows.groupby("time.dayofyear").mean(["time", "window"]) / other["scaling"]
     np.testing.assert_allclose(found["hist_q"], (other["hist_q"] * mean).transpose(*found["hist_q"].dims), rtol=1e-4)
-    wet = {"treatment": "made_wet"}
-    np.testing.assert_array_equal(found["treated"].sel(wet), other["treated"].sel(wet))
-    assert (found["treated"].sel(wet) > 100).all() and (found["treated"].sel(treatment="extrapolated") == 0).all()
+    days, of_other = (days_of(one["treated"], "pr") for one in (found, other))
+    np.testing.assert_array_equal(days["pr_days_made_wet"], of_other["pr_days_made_wet"])
+    assert (days["pr_days_made_wet"] > 100).all() and (days["pr_days_extrapolated"] == 0).all()
     assert ((found["scenario"] > 0) & (rainy[1] == 0)).sum() > 400
 
 
@@ -253,7 +254,7 @@ def test_windows_of_years_draw_for_themselves(rainy: tuple[xr.DataArray, xr.Data
     of_dry = found["scenario"].where(rainy[1] == 0).values
     drawn = of_dry[of_dry > 0]
     assert drawn.size > 400 and np.unique(drawn).size > 0.99 * drawn.size
-    assert (found["treated"].sel(treatment="made_wet") > 100).all()
+    assert (days_of(found["treated"], "pr")["pr_days_made_wet"] > 100).all()
 
 
 @pytest.mark.parametrize("windows", [None, WINDOWS], ids=["whole", "windows"])

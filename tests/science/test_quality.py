@@ -200,8 +200,8 @@ def test_a_derived_variable_is_compared_with_its_own_record() -> None:
 
 def test_marks_of_the_method_keep_their_bits_and_a_method_without_marks_names_none() -> None:
     given = series(1), series(1), series(2, last=2000)
-    marks = xr.zeros_like(given[0], dtype=np.uint8).assign_attrs(flag_meanings="made_wet moved")
-    marks[2, 7] = 2
+    marks = xr.zeros_like(given[0], dtype=np.uint8).assign_attrs(flag_masks=[2, 8], flag_meanings="made_wet moved")
+    marks[2, 7] = 8
     made = flags(*given, marks=marks)
     assert np.argwhere(where(made, "moved")).tolist() == [[2, 7]]
     assert flags(*given)["tasmax_flags"].attrs["flag_meanings"].split() == list(quality.DAYS)

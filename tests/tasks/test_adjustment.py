@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from demo_runs import of_years, use, write_config
 
-from espo_luigi import store, tasks
+from espo_luigi import tasks
 from espo_luigi.methods import blocks
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
@@ -114,26 +114,3 @@ def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: P
     assert {name: value for name, value in out.attrs.items() if name.startswith("cat:")} == ORIGIN | {
         "cat:processing_level": "training_tasmax"
     }
-
-
-def test_a_job_that_dies_after_its_store_is_published_loses_no_counts_of_treated_days(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure(tmp_path)
-    written: list[Path] = []
-    write = store.write_store
-
-    def once(dataset: xr.Dataset, path: Path, *rest: Any, **keywords: Any) -> None:
-        if written:
-            raise KeyboardInterrupt(f"killed before {path} is written")
-        written.append(path)
-        write(dataset, path, *rest, **keywords)
-
-    monkeypatch.setattr(store, "write_store", once)
-    adjusted = make_regridded().transpose("loc", "time").chunk()
-    days = xr.DataArray(np.array([[3, 0]], "int32"), dims=("loc", "treatment"), attrs={"days": adjusted.sizes["time"]})
-    task = tasks.Adjust(**WILDCARDS)
-    task.publish({"": adjusted.assign(treated=days.assign_coords(treatment=["jittered", "made_wet"]))})
-    made = finalize.counted(store.open_store(task.out_adjusted().path))
-    assert written == [task.out_adjusted().path]
-    assert made["tasmax_days_jittered"].values.tolist() == [3] and made["tasmax_days_jittered"].attrs["days"] > 0

@@ -194,7 +194,7 @@ def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path, made: Made) -> No
     assert "training_args changed since" in after
     assert re.search(r"^Train +- +18 ", stale, re.MULTILINE) and re.search(r"^RefDefault +3 +- ", stale, re.MULTILINE)
     assert "emporary store" in why and "deleted" in why
-    assert {"tasmax", "tasmin", "pr", "pr_days_extrapolated"} <= set(python["scenario"].data_vars)
+    assert {"tasmax", "tasmin", "pr"} == set(python["scenario"].data_vars)
     mean = {name: float(ds.tasmax.sel(time=slice("1991", "2020")).mean()) for name, ds in python["region"].items()}
     assert abs(mean["adjusted"] - mean["reference"]) < 0.2 < 1 < mean["raw"] - mean["reference"]
     assert (tutorial / "monthly.png").stat().st_size > 10_000

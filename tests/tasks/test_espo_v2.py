@@ -283,19 +283,18 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
     given = {}
     for name, level in (("tasmax", 290.0), ("tasmin", 280.0)):
         values = xr.DataArray(np.full((2, 3, 4), level, "f4"), coords, dims, name, {"units": "K"})
-        marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
+        marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_masks=[1], flag_meanings="jittered")
         marks[0, 0, 0 if name == "tasmax" else 1] = 1
         how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
         raw = values.to_dataset()
         flags = quality.of_adjusted(values, quality.of_regridded(raw, raw, {name: np.zeros(6, bool)}, ()), marks, **how)
-        # Each variable has counts of its own under the same name.
-        days = marks.sum("time").expand_dims("treatment", -1).assign_coords(treatment=["jittered"]) + len(given)
-        given[name] = values.to_dataset().assign(flags | {"treated": days}).chunk(loc=2)
+        days = {f"{name}_days_jittered": marks.sum("time") + len(given)}
+        given[name] = values.to_dataset().assign(flags | days).chunk(loc=2)
     given["tasmin"]["tasmin"][1, 2, 3] = 299
     made = tasks.Swap(pool=POOL, piece="sr-0").compute([given["tasmax"], given["tasmin"]])
     assert quality.beside(made["dtrpreswap"], ["tasmax", "tasmin"]) == []
     for name, day in (("tasmax", 0), ("tasmin", 1)):
-        assert int(made[name]["treated"].sum()) == 1 + 6 * (name == "tasmin")
+        assert int(made[name][f"{name}_days_jittered"].sum()) == 1 + 6 * (name == "tasmin")
         raised = made[name][f"{name}_flags"].compute()
         assert "units" not in raised.attrs
         assert np.argwhere(raised.values == 1).tolist() == [[0, 0, day]]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -17,18 +18,22 @@ import xarray as xr
 import yaml
 from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP, edit
-from exported import TRACKING_IDS, make_archives
+from exported import TRACKING_IDS, make_archives, write
 from luigi.configuration import LuigiConfigParser
 from zarr.storage import ZipStore
 
 from espo_luigi import build, store, tasks
 from espo_luigi.audit.validate import validate
 from espo_luigi.commands import cli
+from espo_luigi.errors import ParameterError
 from espo_luigi.export import netcdf
+from espo_luigi.export.drs import load_drs
 from espo_luigi.export.folder import files_of
 from espo_luigi.store.identity import identity_of
 from espo_luigi.store.marker import TABLE_MARK
-from espo_luigi.tasks.export import Export, every_export
+from espo_luigi.tasks.all import All
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.export import Export, every_export, names_of
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "check" / "netcdf.md"
 NC = "ESPO-DEMO/Demo-NoLeap/ssp585/r1i1p1f1/day/tasmax"
@@ -279,6 +284,59 @@ def test_all_missing_attributes_are_named_at_once_with_where_to_give_them(
     assert "2 problems" in said and "- contact (6 product(s)" in said and "- license (6 product(s)" in said
     assert "clean_up.xscen_clean_up.add_attrs.global" in said and "cordex-adjust.yml" in said
     assert not (tmp_path / "netcdf").exists() and not (tmp_path / "run" / "jobs").exists()
+
+
+def test_an_export_of_a_simulation_counts_its_own_products_only(
+    archives: dict[str, xr.Dataset], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    said = refused("--drs", "cordex-adjust", "--sim-id", "NoLeap", tmp_path / "netcdf")
+    assert "- license (3 product(s)" in said and "Demo-360Day" not in said
+    run, drs = context(), load_drs(own_drs(tmp_path, required=["license"]))
+    archive = store.open_store(run.archives(NOLEAP)["pr"].path).load()
+    write(
+        task := tasks.ConcatenationFinal(sim_id=NOLEAP), archive.assign_attrs(license="CC0"), task.out_scenario().path
+    )
+    store.pack(task.out_scenario().path, task.out_final().path)
+    names_of(run, drs).check([NOLEAP])
+    with pytest.raises(ParameterError, match=r"license \(3 product.*360Day"):
+        names_of(run, drs).check(run.simulations)
+
+
+@pytest.mark.parametrize(
+    ("institution", "project", "refusal"),
+    [("ESPO-DEMO", "ESPO-demo", ""), (None, "ESPO-demo", "- institution (6 product(s)"), ("A", None, "{project}")],
+)
+def test_a_plan_and_a_run_tell_once_that_an_export_would_be_refused(
+    configured: Callable[..., list[Path]],
+    institution: str | None,
+    project: str | None,
+    refusal: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (config, *_) = configured()
+
+    def change(content: dict[str, Any]) -> None:
+        content["clean_up"]["xscen_clean_up"]["add_attrs"]["global"].pop("institution", None)
+        content["project"]["name"] = project
+        for how in content["biasadjust"]["variables"].values():
+            how["adjusting_args"]["bias_adjust_institution"] = institution
+
+    edit(config, change)
+    with caplog.at_level("WARNING"):
+        assert cli.main(["plan"]) == 0
+        list(All().everything())
+    told = [record.getMessage() for record in caplog.records if "`espo export`" in record.getMessage()]
+    assert len(told) == bool(refusal) and all(refusal in one for one in told)
+
+
+def test_an_attribute_of_the_raw_files_counts_before_there_are_products(
+    configured: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    configured()
+    run = context()
+    names_of(run, load_drs(own_drs(tmp_path, required=["institution_id"]))).check(run.simulations)
+    with pytest.raises(ParameterError, match="- contact"):  # of a single file
+        names_of(run, load_drs(own_drs(tmp_path, required=["institution_id", "contact"]))).check(run.simulations)
 
 
 def test_an_attribute_of_the_archives_is_there(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:

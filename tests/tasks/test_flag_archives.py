@@ -76,19 +76,16 @@ def misplacing(adjust: Callable[..., xr.Dataset]) -> Callable[..., xr.Dataset]:
     return adjusting
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Dataset]:
-    """A product and its flags."""
-    folder = tmp_path_factory.mktemp("flags")
-    plant_in(raw := make_raw(folder / "raw"))
+def make(folder: Path, raw: Path, **more: Any) -> tasks.ConcatenationFinal:
+    """Make a product, and return its task."""
     changes: dict[str, Any] = {
         **SHAPE,
         **MANY,
         "custom__regions": {name: region for name, region in REGIONS.items() if name != "north"},
         **of_source("Demo-360Day"),
-        "flags": {},
         "extraction__simulation__repairs": [MISSING],
         "extraction__simulation__fill_in_time": {"pr": "both"},
+        **more,
     }
     use(write_config(folder, raw, **changes), folder)
     (sim_id,) = context().simulations
@@ -97,6 +94,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Datas
         patch.setattr(blocks, "adjust_and_count", misplacing(blocks.adjust_and_count))
         work_through(task, lambda one: one.work())
     assert task.complete()
+    return task
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw files with defects, in the folder of the run with flags."""
+    plant_in(made := make_raw(tmp_path_factory.mktemp("flags") / "raw"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(raw: Path) -> tuple[xr.Dataset, xr.Dataset]:
+    """A product and its flags."""
+    task = make(raw.parent, raw, flags={})
     return store.open_store(task.out_final().path).load(), store.open_store(task.out_flags().path).load()
 
 
@@ -174,7 +185,7 @@ def test_the_flags_of_a_production_pass_the_validation_and_must_be_there(
     ]
 
 
-def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+def test_maps_of_flags_have_what_the_method_counted_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
     product, flags = made
     (sim_id,) = context().simulations
     task = FlagDetails(sim_id=sim_id)
@@ -184,11 +195,11 @@ def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple
             one.work()
     assert task.complete()
     maps = store.open_store(task.out_maps().path).load()
-    counts = [str(name) for name in product.data_vars if "_days_" in str(name)]
-    assert len(counts) == 12 and int(product["pr_days_extrapolated"].sum()) > 0
-    for name in counts:
-        np.testing.assert_array_equal(maps[name], product[name], name)
-        assert maps[name].attrs["days"] == product.sizes["time"]
+    assert list(product) == ["pr", "tasmax", "tasmin"] and int(maps["pr_days_extrapolated"].sum()) > 0
+    kinds = {"pr": ["made_wet", "extrapolated"], "tasmax": ["extrapolated"], "dtr": ["jittered", "extrapolated"]}
+    for name, of_method in kinds.items():
+        assert list(quality.meanings(flags[f"{name}_flags"]))[: -len(quality.DAYS)] == of_method
+    assert {of.attrs["days"] for of in maps.values()} == {1, product.sizes["time"]}
     for name, bits in flags.data_vars.items():
         for kind, mask in quality.meanings(bits).items():
             raised = (bits & mask) > 0
@@ -263,3 +274,18 @@ def test_a_run_without_the_section_has_no_flags_and_turning_it_on_makes_its_stor
     assert "flags" not in tasks.Adjust(pool="x", piece="south", var="pr").reading()
     cleaned = tasks.CleanUp(sim_id=sim_id, piece="south")
     assert "flags" not in cleaned.reading() and cleaned.in_reference == []
+
+
+def test_without_flags_the_same_values_have_the_sums_of_their_flags_as_attributes(
+    made: tuple[xr.Dataset, xr.Dataset], raw: Path, tmp_path: Path
+) -> None:
+    product, flags = made
+    without = store.open_store(make(tmp_path, raw, flags=None).out_final().path).load()
+    assert list(without) == list(product)
+    xr.testing.assert_equal(without, product)
+    for name, kinds in {"pr": ["made_wet", "extrapolated"], "tasmax": ["extrapolated"]}.items():
+        bits, masks = flags[f"{name}_flags"], quality.meanings(flags[f"{name}_flags"])
+        told = {key: days for key, days in without[name].attrs.items() if key.startswith("espo_luigi_days")}
+        sums = {f"espo_luigi_days_{kind}": int(((bits & masks[kind]) > 0).sum()) for kind in kinds}
+        assert told == sums | {"espo_luigi_days": product[name].size - int(product[name].isnull().sum())}
+        assert not told.keys() & product[name].attrs.keys()

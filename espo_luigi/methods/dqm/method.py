@@ -82,6 +82,14 @@ class Kernels(Method):
         xsdba.check_pool(setup)
         return self
 
+    def bits(self, setup: Setup) -> dict[str, int]:
+        """Return the bits of what the arguments ask for, and of extrapolated days."""
+        options = Options.of(setup, self.method)
+        adapts = options.adapt_freq is not None or options.adapt_freq_thresh is not None
+        limits = options.train.get("max_tail_factor") is not None
+        asked = {"jittered": options.jitter_under is not None, "made_wet": adapts, "limited": limits}
+        return {name: bit for name, bit in super().bits(setup).items() if asked.get(name, True)}
+
     def layout(self, setup: Setup) -> dict[str, Array]:
         """Return the arrays of a training, by day of year."""
         options = Options.of(setup, self.method)

@@ -114,10 +114,7 @@ def _attributes(
     ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], periods: Sequence[Sequence[str]]
 ) -> dict[Any, Any]:
     """The global attributes of the files that are true of the cut, and those that follow from the cut."""
-    # "CF-1.7 CMIP-6.2": products follow CF, and not the rules for CMIP6's files.
-    conventions = " ".join(re.findall(r"CF-[\d.]+", str(ds.attrs.get("Conventions", ""))))
-    kept = _without(ds.attrs, (*_OF_A_FILE, "Conventions")) | ({"Conventions": conventions} if conventions else {})
-    return kept | {
+    return of_all_files(ds.attrs) | {
         "cat:domain": str(region["name"]),
         "cat:processing_level": "extracted",
         "cat:xrfreq": "D",
@@ -126,6 +123,13 @@ def _attributes(
         **dates(cut),
         "history": f"espo_luigi: extracted {' and '.join(map('-'.join, periods))}, region {region['name']}",
     }
+
+
+def of_all_files(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return those of a file's global attributes that are true of its simulation."""
+    # "CF-1.7 CMIP-6.2": products follow CF, and not the rules for CMIP6's files.
+    conventions = " ".join(re.findall(r"CF-[\d.]+", str(attrs.get("Conventions", ""))))
+    return _without(attrs, (*_OF_A_FILE, "Conventions")) | ({"Conventions": conventions} if conventions else {})
 
 
 def dates(ds: xr.Dataset) -> dict[str, str]:

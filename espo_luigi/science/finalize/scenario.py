@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import dask.array
 import numpy as np
 import xarray as xr
 
@@ -17,10 +16,10 @@ from espo_luigi.errors import DataError
 from espo_luigi.science import quality
 from espo_luigi.science.attributes import (
     CELLS_WITHOUT_DATA,
+    DAYS,
     EXTRAPOLATED_CELLS,
     IMPOSSIBLE_VALUES,
     LET_THROUGH,
-    TREATED,
 )
 from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
@@ -31,7 +30,7 @@ from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import LOWEST_CREDIBLE_TASMIN_K
-from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan, with_shared_counts
+from espo_luigi.science.stack import ORIGINAL_SHAPE, unstack_fill_nan
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 
@@ -40,8 +39,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 # Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
-# The kind of treatment that `finish` itself counts.
-CLIPPED = "clipped"
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,11 @@ def finish(
     table: Mapping[str, Variable] = VARIABLES,
     limits: xr.Dataset | None = None,
 ) -> xr.Dataset:
-    """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
+    """Make a product of adjusted variables: on the complete grid, treated and described; lazy.
 
-    Units, calendar and period stay. Counts of treated days (`counted`) become maps beside the variables, and days that
-    `clip_var` and `limit_var` change are counted, too, and flagged in flags that are there (`science.quality`).
-    A block of the result is a task that reads only the cells that it needs.
+    Units, calendar and period stay. Days that `clip_var` and `limit_var` change are flagged in flags that are there
+    (`science.quality`). Without flags, these days and maps of `quality.days_of` are summed up in attributes of their
+    variable, which computes. A block of the result is a task that reads only the cells that it needs.
 
     Parameters
     ----------
@@ -148,7 +145,7 @@ def finish(
         complete = complete.assign({name: made[name] for name in TEMPERATURES} | flags)
         complete = complete.drop_vars({*NEEDED_FOR[temperatures]} - {*TEMPERATURES})
     whole = with_derived(complete, derived, table).assign(quality.inherited(complete, derived or {}))
-    made = _treated(whole, treatment, land)
+    made = _summed(_treated(whole, treatment), land)
     if limits is not None:
         limits = limits if land is None else unstack_fill_nan(limits, land.grid, cut, part=land.part)
         made = quality.with_beyond(made, limits)
@@ -162,88 +159,50 @@ def finish(
     return described
 
 
-def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Dataset:
-    """The dataset rounded and clipped, with the days on which values were clipped."""
+def _treated(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
+    """The dataset rounded and clipped, with flags or maps of the days on which values were clipped."""
     rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
     bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
     clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
     for name in (name for name in treatment.limit_var if name in ds):
         clipped[name] = limited_to_potential_radiation(clipped.get(name, rounded[name]))
-    attrs = {"units": "d", "days": ds.sizes["time"]}
-    counts = {}
+    marks = {}
     for name, data in clipped.items():
         changed = (data != rounded[name]) & rounded[name].notnull()
         if (flags := quality.flags_name(name)) in ds:
-            counts[flags] = quality.with_flag(ds[flags], changed, CLIPPED)
-        days = changed.sum("time", keep_attrs=False)
-        on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
-        told = {"long_name": f"Days on which {name} was clipped", **attrs}
-        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(told)
-    return rounded.assign(clipped | counts)
+            marks[flags] = quality.with_flag(ds[flags], changed, "clipped")
+        else:
+            marks[f"{name}{quality.COUNTED}clipped"] = changed.sum("time")
+    return rounded.assign(clipped | marks)
 
 
-def count_of(variable: str, kind: str) -> str:
-    """Return the name under which a product counts a variable's days of a kind of treatment: pr_days_made_wet."""
-    return f"{variable}_days_{kind}"
+def _summed(ds: xr.Dataset, land: Land | None) -> xr.Dataset:
+    """The dataset with sums of its maps of days in attributes of their variables, instead of the maps; computes."""
+    maps = ds[[name for name, data in ds.items() if quality.COUNTED in str(name) and "time" not in data.dims]]
+    for name, days in maps.sum().compute().items():
+        variable, _, kind = str(name).partition(quality.COUNTED)
+        if variable in ds:
+            cells = maps[name].size if land is None else int(land.cells.sum())
+            told = {DAYS: cells * ds.sizes["time"], f"{DAYS}_{kind}": int(days)}
+            ds = ds.assign({variable: ds[variable].assign_attrs(told)})
+    return ds.drop_vars(maps.data_vars)
 
 
 def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
-    """Return maps of the days on which each flag is raised, or of whether a cell's is, by `count_of`; lazy.
+    """Return maps of the days on which each flag is raised, or of whether a cell's is, as `quality.days_of`; lazy.
 
-    Each block of flags is read once, for all of its flags. The attribute `days` tells how many there could be. Cells
-    with neither data on the first day nor the flag are NaN.
+    The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
     """
     maps: dict[str, xr.DataArray] = {}
     is_land = product[series_of(product)[0]].isel(time=0, drop=True).notnull()
     for name, bits in flags.data_vars.items():
         variable = str(name).removesuffix("_flags").removesuffix("_cell")
         of, units, days = ("days", "d", bits.sizes["time"]) if "time" in bits.dims else ("cells", "1", 1)
-        masks = quality.meanings(bits)
-        counts = _days_of_bits(bits, list(masks.values()))
-        shown = counts.where(is_land | (counts > 0))
-        for at, kind in enumerate(masks):
+        for map_name, counts in quality.days_of(bits, variable).items():
+            kind = map_name.rpartition(quality.COUNTED)[2]
             told = {"long_name": f"{kind}, {of} of {variable}", "units": units, "days": days}
-            maps[count_of(variable, kind)] = shown.isel(flag=at).assign_attrs(told)
+            maps[map_name] = counts.astype("float32").where(is_land | (counts > 0)).assign_attrs(told)
     return xr.Dataset(maps)
-
-
-def _days_of_bits(bits: xr.DataArray, masks: Sequence[int]) -> xr.DataArray:
-    """On how many days of each cell each bit is raised, (flag, cells), lazy; flags of cells count as those of a day."""
-    days = (bits if "time" in bits.dims else bits.expand_dims("time")).transpose("time", ...)
-    data = dask.array.asarray(days.data)
-    chunks = ((1,) * data.numblocks[0], (len(masks),), *data.chunks[1:])
-    meta = np.empty((0,) * (data.ndim + 1), np.float32)
-    counts = data.map_blocks(_count_bits, masks, new_axis=1, chunks=chunks, meta=meta).sum(axis=0)
-    first = days.isel(time=0, drop=True)
-    return xr.DataArray(counts, first.coords, ("flag", *first.dims), attrs=first.attrs)
-
-
-def _count_bits(block: np.ndarray, masks: Sequence[int]) -> np.ndarray:
-    counts = np.zeros((1, len(masks), *block.shape[1:]), np.float32)
-    # Most bits are raised in few blocks.
-    there = int(np.bitwise_or.reduce(block, axis=None))
-    for at, mask in enumerate(masks):
-        if there & mask:
-            counts[0, at] = np.count_nonzero(block & mask, axis=0)
-    return counts
-
-
-def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
-    """Return adjusted variables, or one of a group, with counts of treated days under the names of products; lazy.
-
-    `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
-    """
-    variables = [name for name in series_of(adjusted) if only in ("", name)]
-    kept = quality.beside(adjusted, variables)
-    if TREATED not in adjusted:
-        return adjusted[kept]
-    treated = adjusted[TREATED].astype("float32")
-    maps = {}
-    for name in variables:
-        for kind in map(str, treated["treatment"].values):
-            told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
-            maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
-    return adjusted[kept].assign(maps)
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
@@ -276,7 +235,7 @@ def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
 
 
 def series_of(ds: xr.Dataset) -> list[str]:
-    """Return the names of the variables that have a value for each day; counts, flags and the like have none."""
+    """Return the names of the variables that have a value for each day; flags have none."""
     return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not quality.is_flags(name)]
 
 
@@ -331,7 +290,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set and counts of cells added up. Counts of days that a region lacks are left out.
+    `cat:processing_level` set and counts of cells and days added up.
     Coordinates keep the attributes on which the regions do not conflict, without `original_shape`, which describes a
     single region and never the result. Lazy.
 
@@ -340,7 +299,6 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     DataError
         When regions are not in order, overlap, or differ in time, longitude or variables.
     """
-    parts = with_shared_counts(parts)
     y, _ = horizontal_dims(parts[0])
     ordered = list(parts) if ascending(parts[0], y) else list(parts)[::-1]
     _check_order([np.asarray(part[y].values) for part in ordered], y)
@@ -350,6 +308,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     for count in (EXTRAPOLATED_CELLS, IMPOSSIBLE_VALUES):
         if any(count in part.attrs for part in parts):
             out.attrs[count] = sum(int(part.attrs.get(count, 0)) for part in parts)
+    for name, data in out.data_vars.items():
+        counts = [key for key in data.attrs if str(key).startswith(DAYS)]
+        data.attrs |= {key: sum(int(part[name].attrs.get(key, 0)) for part in parts) for key in counts}
     for name in out.coords:
         told = [part[name].attrs for part in parts if name in part.coords]
         known = {key: value for of in told for key, value in of.items() if key != ORIGINAL_SHAPE}

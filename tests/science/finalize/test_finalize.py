@@ -15,8 +15,6 @@ from espo_luigi.science.finalize.scenario import (
     Land,
     Treatment,
     concatenate,
-    count_of,
-    counted,
     finish,
 )
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
@@ -163,7 +161,7 @@ def test_crossing_temperatures_are_exchanged_and_variables_derived_of_them_befor
     assert (made.tasmax >= made.tasmin).all() and (made.tasmax.values[1] == low.tasmin.values[1]).all()
     mean = (tasmax.tasmax.values + low.tasmin.values) / 2
     np.testing.assert_allclose(made.tas.values, np.minimum(mean, 305))
-    np.testing.assert_array_equal(made.tas_days_clipped.values, (mean > 305).sum(0))
+    assert made.tas.attrs["espo_luigi_days_clipped"] == (mean > 305).sum() > 0
     assert made.tas.attrs["cell_methods"] == "time: mean" and "not adjusted itself" in made.tas.attrs["bias_adjustment"]
 
 
@@ -222,7 +220,13 @@ def test_a_variable_of_v2_is_rounded_clipped_and_described_in_this_order(prefix:
     expected = np.minimum(np.float32(np.round(whole.pr.values, 10)), np.float32(1.25e-5))
     np.testing.assert_allclose(out.pr.values, expected, rtol=1e-6)
     assert np.isnan(out.pr.values[:, ~sea.values]).all() and float(out.pr.max()) == np.float32(1.25e-5)
-    assert out.pr.attrs == {"units": "kg m-2 s-1", "history": "adjusted", "long_name": "Precipitation"}
+    assert out.pr.attrs == {
+        "units": "kg m-2 s-1",
+        "history": "adjusted",
+        "long_name": "Precipitation",
+        "espo_luigi_days": 8,
+        "espo_luigi_days_clipped": (out.pr == np.float32(1.25e-5)).sum(),
+    }
     names = {kept, kept.replace("id", "source"), "history", "version", "espo_luigi_config"}
     assert out.attrs.keys() == names and out.attrs["history"] == "adjusted"
 
@@ -304,36 +308,26 @@ def test_days_are_counted_as_clipped_where_the_rounded_value_is_beyond_a_bound()
     cells = xr.Dataset({name: (("time", "loc"), values) for name in ("hurs", "pr")}, {"time": time}).chunk(loc=1)
     treatment = Treatment({"hurs": 1}, {"hurs": (0.0, 100.0), "pr": (0.0, None)})
     made = finish(cells, treatment=treatment, chunks={})
-    days = made[count_of("hurs", "clipped")]
-    assert days.name == "hurs_days_clipped" and days.dims == ("loc",) and days.attrs["days"] == 5
-    np.testing.assert_array_equal(days, [1, 2, 0])
-    np.testing.assert_array_equal(made["pr_days_clipped"], [2, 0, 0])
-    assert made.attrs["cat:variable"] == "hurs,pr", "counts are no variables of the product"
-    assert set(finish(cells, treatment=Treatment(), chunks={})) == {"hurs", "pr"}
+    assert {"espo_luigi_days": 15, "espo_luigi_days_clipped": 3}.items() <= made["hurs"].attrs.items()
+    assert made["pr"].attrs["espo_luigi_days_clipped"] == 2
+    assert set(made) == {"hurs", "pr"} and made.chunks == cells.chunks
+    assert "espo_luigi_days" not in finish(cells, treatment=Treatment(), chunks={})["hurs"].attrs
 
 
-def test_counts_of_treated_days_become_maps_of_the_product() -> None:
+def test_treated_days_become_sums_in_the_products_attributes_which_regions_add_up() -> None:
     sea = xr.DataArray([[True, False, True], [True, True, False]], dims=("lat", "lon"))
     whole = make_three()[2].where(sea)
     cells = stack_drop_nans(whole)
-    days = xr.DataArray(np.arange(8, dtype="int32").reshape(4, 2), dims=("loc", "treatment"), attrs={"days": 2})
-    adjusted = cells.assign(treated=days.assign_coords(treatment=["jittered", "made_wet"]))
+    days = {"jittered": [0, 2, 4, 6], "made_wet": [1, 3, 5, 7]}
+    adjusted = cells.assign({f"pr_days_{kind}": ("loc", np.array(of, "uint32")) for kind, of in days.items()})
     land = Land(sea.assign_coords(lat=whole.lat, lon=whole.lon), grid_of(whole))
-    made = finish(counted(adjusted), treatment=Treatment(), land=land).compute()
-    assert set(made) == {"pr", "pr_days_jittered", "pr_days_made_wet"} and "treatment" not in made.coords
-    np.testing.assert_array_equal(made["pr_days_made_wet"], [[1, np.nan, 3], [5, 7, np.nan]])
-    assert made["pr_days_jittered"].attrs["days"] == 2
-    xr.testing.assert_equal(made["pr"], finish(cells, treatment=Treatment(), land=land)["pr"])
-
-
-def test_counts_that_an_older_region_lacks_are_left_out_of_the_whole(caplog: pytest.LogCaptureFixture) -> None:
-    older, *rest = make_regions()
-    days = older.pr.isel(time=0, drop=True).astype("float32")
-    newer = [region.assign(pr_days_made_wet=xr.ones_like(region.pr.isel(time=0, drop=True))) for region in rest]
-    for regions in ([older, *newer], [older.assign(pr_days_made_wet=days), *rest]):
-        out = concatenate(regions, domain="NAM")
-        assert list(out.data_vars) == list(older.data_vars)
-        xr.testing.assert_equal(out.pr, concatenate(make_regions(), domain="NAM").pr)
-    assert "pr_days_made_wet" in caplog.text
-    with pytest.raises(DataError, match="not all have pr"):
-        concatenate([older, rest[0].drop_vars("pr"), *rest[1:]], domain="NAM")
+    made = finish(adjusted, treatment=Treatment(), land=land).compute()
+    xr.testing.assert_equal(made, finish(cells, treatment=Treatment(), land=land))
+    sums = {"espo_luigi_days": 8, "espo_luigi_days_jittered": 12, "espo_luigi_days_made_wet": 16}
+    assert sums.items() <= made["pr"].attrs.items()
+    both = concatenate([made, made.assign_coords(lat=made.lat + 10)], domain="NAM")
+    assert {name: 2 * days for name, days in sums.items()}.items() <= both["pr"].attrs.items()
+    assert made["pr"].attrs["espo_luigi_days"] == 8, "the input is not changed"
+    part = land.grid.isel(lon=[0, 1])
+    cut = finish(adjusted, treatment=Treatment(), land=replace(land, cells=land.cells.isel(lon=[0, 1]), part=part))
+    assert cut["pr"].attrs["espo_luigi_days_made_wet"] == 13

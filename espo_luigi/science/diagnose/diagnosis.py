@@ -207,7 +207,7 @@ def spread(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset]) -> xr.Datas
         if part.land.any():
             part = part.drop_vars("land")
             maps.append(stack.unstack_fill_nan(ds, grid.drop_vars("land"), blocks(part), part=part))
-    made: xr.Dataset = join(stack.with_shared_counts(maps), next(iter(axes)), what="The pieces")
+    made: xr.Dataset = join(maps, next(iter(axes)), what="The pieces")
     of = f"one row and one column in {every}, of {land}" if every > 1 else f"all {land}"
     return made.assign_attrs(cells=f"{of} land cells")
 

@@ -16,7 +16,7 @@ from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
 from espo_luigi.report.drawings import DIVERGING, OF_WATER, REFERENCE, Drawing, broken, drawing, panels_of, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
-from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
+from espo_luigi.report.maps import PANEL_WIDTH, map_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.conservative import cells_of
@@ -193,14 +193,14 @@ def change_maps(
     grid = figure.subplots(len(rows), 3, squeeze=False)
     edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.55 / total}
     figure.subplots_adjust(**edges, wspace=0.05, hspace=0.12 / height)
-    coast, scale = coast_lines(like), _scale([one[name] for one in (ds, *others) for name in names], attrs)
+    lines, scale = map_lines(like), _scale([one[name] for one in (ds, *others) for name in names], attrs)
     kind = "advanced" if f"{base}_advanced" in ds else "simple"
     for at, ((first, part, row), axes) in enumerate(zip(rows, grid, strict=True)):
         count = int(row[f"{base}_members"].max())
         for place in axes[1:] if count == 1 else ():
             place.set_axis_off()
         for place, name in zip(axes, names[1:2] if count == 1 else names, strict=False):
-            image = draw_map(place, row[name], coast, scale)
+            image = draw_map(place, row[name], lines, scale)
             place.set(**({"yticks": [], "ylabel": ""} if place is not axes[0] else {}))
             place.set(**({"xticks": [], "xlabel": ""} if at < len(rows) - 1 else {"title": ""}))
         if count > 1:

@@ -17,7 +17,7 @@ from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.added_value import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import counted, units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +208,9 @@ def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
         return []
     judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
     without = len(compared) - len(judged)
-    few = f"{without} comparison(s) have no verdict: noise cannot be told from less than {LEAST_YEARS} years."
+    few = (
+        f"{counted(without, 'comparison')} without a verdict: noise cannot be told from less than {LEAST_YEARS} years."
+    )
     cells = "; ".join(sorted({f"{domain}: {ds.attrs.get('cells', '?')}" for (_, domain), ds in compared.items()}))
     blocks: list[Any] = [
         Text(_MEANING.format(percent=100 * FALSE_DISCOVERIES) + (f" Sample cells: {cells}." if cells else "")),
@@ -253,7 +255,7 @@ def first_page(compared: Compared) -> list[Any]:
             blocks.append(Warned("\n".join([words, *lines])))
     said = (
         "Adjusting has made no aspect worse beyond noise that it does not calibrate, and all calibrated are right "
-        f"({len(judged)} pair(s) of pool and domain; section “Calibrated and not”)."
+        f"({counted(len(judged), 'pair')} of pool and domain; section “Calibrated and not”)."
     )
     return blocks or [Text(said)]
 
@@ -266,7 +268,7 @@ def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, 
             if getattr(verdict, which):
                 shares.setdefault(verdict.long_name, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
     return [
-        f"• {name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
+        f"• {name}: in {len(of)} of {counted(len(judged), 'pair')} of pool and domain, the most in "
         f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
         for name, of in shares.items()
     ]
@@ -283,7 +285,9 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
         rows.append((of[0].calibrated, [of[0].long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
-    return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
+    return Table(
+        columns, ordered, f"Verdicts of {counted(len(judged), 'pair')} of pool and domain, and mean shares of cells"
+    )
 
 
 def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:

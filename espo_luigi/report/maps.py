@@ -17,22 +17,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.report.drawings import (
-    DIVERGING,
-    OF_WATER,
-    SEQUENTIAL,
-    Drawing,
-    broken,
-    drawing,
-    label,
-    long_name,
-    short,
-    spread_of,
-)
+from espo_luigi.report.drawings import SEQUENTIAL, Drawing, broken, drawing, label, short, spread_of
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
-from espo_luigi.science.display import as_shown, units_text
+from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -43,11 +32,6 @@ if TYPE_CHECKING:
 # More maps than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
 PANEL_WIDTH = 2.7
-# matplotlib's colour maps with a middle.
-_DIVERGING = (
-    "PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral", "coolwarm", "bwr", "seismic",
-    "berlin", "managua", "vanimo",
-)  # fmt: skip
 # A grey that neither colour map has: white is a difference of 0.
 _WITHOUT_DATA = "#dcdcdc"
 _UNKNOWN = Variable()
@@ -55,8 +39,8 @@ _UNKNOWN = Variable()
 LINES: Mapping[str, Mapping[str, Any]] = {
     "rivers": {"color": "#86bbe0", "linewidth": 0.5},
     "lakes": {"color": "#86bbe0", "linewidth": 0.7},
-    "borders": {"color": "#777777", "linewidth": 0.6},
-    "coast": {"color": "black", "linewidth": 0.8},
+    "borders": {"color": "#777777", "linewidth": 0.5},
+    "coast": {"color": "black", "linewidth": 0.7},
 }
 
 
@@ -74,25 +58,26 @@ def property_maps(
     """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Colours and units are
-    those of the row of the property's variable. The middle of a diverging colour map is 0 where values have both signs.
+    Cells without data are grey; a thin line goes around land cells. Units and the colours of values are those of the
+    row of the property's variable; the middle of a diverging colour map is 0 where values have both signs.
     """
+    from matplotlib import colormaps
+
     fields, colours = [as_shown(field, known) for field in (reference, simulation, scenario)], known.colours
     measures = [simulation_measure, scenario_measure]
     if reference.attrs.get("units") and not is_ratio(simulation_measure):
         measures = [as_shown(as_difference(field), known) for field in measures]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
-    if colours.removesuffix("_r") in _DIVERGING and low < 0 < high:
+    first, middle, last = colormaps[colours]([0.0, 0.5, 1.0])[:, :3].sum(axis=1)
+    if (first < middle) == (last < middle) and low < 0 < high:  # a diverging map
         low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
     lines = map_lines(fields[0])
     images = [
         draw_map(axes, field, lines, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
-    scale = _around(measures)
-    if known.wet is not None and fields[0].attrs.get("units") == known.shown_units:
-        scale |= {"cmap": OF_WATER}
+    scale = {**_around(measures), "cmap": colours_of_differences(reference)}
     biases = [draw_map(axes, field, lines, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
@@ -217,9 +202,9 @@ def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
     low, high = spread_of(*measures)
     if not is_ratio(measures[0]) or low <= 0:
         most = max(abs(low), abs(high)) or 1.0
-        return {"vmin": -most, "vmax": most, "cmap": DIVERGING}
+        return {"vmin": -most, "vmax": most}
     most = max(high, 1 / low, 1.01)
-    return {"norm": LogNorm(1 / most, most), "cmap": DIVERGING}
+    return {"norm": LogNorm(1 / most, most)}
 
 
 def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lower: str) -> None:
@@ -310,9 +295,10 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
         blocks += [Heading(domain)] if there else []
         for name, of in wanted.items():
             for one in [one for one in of if one in there]:
-                words = f"{name}, {domain}, {short(one.sim_id)}"
+                words, ds = f"{domain}, {short(one.sim_id)}", reader.dataset(one.reference, load=False)
+                caption = f"{long_name(ds[name]) if ds is not None and name in ds else name}: {words}"
                 of_map = [_five(one), name, words, row_of(name, view.table)]
-                blocks.append(Drawing(f"map+{name}+{domain}+{one.sim_id}", words, draw_maps, of_map))
+                blocks.append(Drawing(f"map+{name}+{domain}+{one.sim_id}", caption, draw_maps, of_map))
     rule = (
         "Maps of every simulation."
         if every
@@ -353,4 +339,4 @@ def row_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
 def draw_maps(stores: Sequence[Path], name: str, words: str, known: Variable) -> Figure:
     """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
     five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
-    return property_maps(*five, title=f"{long_name(five[0])} ({words})", known=known)
+    return property_maps(*five, title=f"{long_name(five[0])}: {words}", known=known)

@@ -61,10 +61,10 @@ def test_maps_of_one_kind_share_a_scale_and_biases_are_centred_on_zero(five: Fig
 
 def test_the_axes_of_maps_and_their_scales_have_names_and_units(five: Figure) -> None:
     reference = titled(five, "Reference")
-    assert (reference.get_xlabel(), reference.get_ylabel()) == ("longitude [°E]", "latitude [°N]")
+    assert (reference.get_xlabel(), reference.get_ylabel()) == ("Longitude [°E]", "Latitude [°N]")
     said = [axes.get_xlabel().replace("\n", " ") for axes in [*five.axes, *five.axes[3].child_axes]]
-    assert "Mean precipitation [mm d⁻¹]" in said
-    assert "Difference from the reference [mm d⁻¹]" in said
+    assert "Mean precipitation [mm/d]" in said
+    assert "Difference from the reference [mm/d]" in said
 
 
 def test_maps_and_tables_of_tasmax_have_the_same_units() -> None:

@@ -78,12 +78,12 @@ def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_mo
     warned = [block.text for block in summary.blocks if isinstance(block, Warned)]
     (broken,) = (text for text in warned if text.startswith("Calibrated, and yet not right beyond noise"))
     assert broken.splitlines()[1:] == [
-        "• Mean precipitation, JJA: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "• Mean precipitation, JJA: in 1 of 2 pairs of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
         "Magtogoek (20 % of the cells)"
     ]
     (worse,) = (text for text in warned if text.startswith("Adjusting has made worse"))
     assert worse.splitlines()[1:] == [
-        "• Mean length of wet spells: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "• Mean length of wet spells: in 1 of 2 pairs of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
         "Magtogoek (25 % of the cells)"
     ]
     assert "Calibrated and not" in [one.title for one in others]
@@ -150,7 +150,7 @@ def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(run: RunVi
     both = replace(found, compared={**found.compared, **lacking})
     (section,) = uncalibrated_section(*read_compared(both))
     warned = [block.text for block in section.blocks if isinstance(block, Warned)]
-    assert warned[0] == "1 comparison(s) have no verdict: noise cannot be told from less than 10 years."
+    assert warned[0] == "1 comparison without a verdict: noise cannot be told from less than 10 years."
     assert "none.zarr: not made" in warned[1]
     assert first_page(read_compared(both)[0]) == []
     assert uncalibrated_section(*read_compared(replace(found, compared={}))) == []

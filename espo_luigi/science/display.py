@@ -56,7 +56,7 @@ def units_text(units: Any) -> str:
 
 def long_name(data: xr.DataArray) -> str:
     """Return the name in words, by CF's attributes, its own without these; that of an indicator for its statistics."""
-    words = str(data.attrs.get("long_name") or data.attrs.get("standard_name", data.name))
+    words = str(data.attrs.get("long_name") or str(data.attrs.get("standard_name", "")).replace("_", " ") or data.name)
     words = re.sub(r"^(\d+-year climatological \w+ of )?(The (?=number))?|: \w+\. delta compared to .*$", "", words)
     units = rf"(?<=\d )({'|'.join(_IN_NAMES)})(?!\w)"
     words = re.sub(units, lambda unit: _IN_NAMES[unit[0].lower()], words, flags=re.IGNORECASE)

@@ -78,7 +78,12 @@ def test_an_inland_map_has_borders_lakes_and_rivers() -> None:
     # between Austria and Bavaria at Salzburg. From a gazetteer.
     lines = map_lines(a_map(6, 18, 47, 51))
     assert list(lines) == ["rivers", "lakes", "borders"]
-    for kind, lon, lat in (("lakes", 9.4, 47.6), ("rivers", 8.27, 50.0), ("rivers", 16.4, 48.2), ("borders", 13.0, 47.8)):
+    for kind, lon, lat in (
+        ("lakes", 9.4, 47.6),
+        ("rivers", 8.27, 50.0),
+        ("rivers", 16.4, 48.2),
+        ("borders", 13.0, 47.8),
+    ):
         assert nearest(lines[kind], lon, lat) < 0.25, kind
     assert nearest(lines["borders"], 11.58, 48.14) > 0.4, "no border goes through Munich"
     assert nearest(lines["rivers"], 9.0, 48.5) > 0.1

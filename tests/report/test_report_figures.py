@@ -156,7 +156,16 @@ def test_the_annual_cycle_has_a_line_for_each_dataset_with_its_monthly_means(
     np.testing.assert_allclose(lines_of(axes)["raw"], expected)
     assert lines_of(axes).keys() == {"reference", "raw", "adjusted"}
     assert axes.get_title() == "Daily maximum temperature"
-    assert axes.get_ylabel() == "tasmax, mean of each month [°C]"
+    assert axes.get_ylabel() == "Mean of each month [°C]"
+
+
+def test_means_of_years_are_thin_below_their_running_means(series: dict[str, list[xr.Dataset]]) -> None:
+    axes = distributions.yearly_means(series).axes[0]
+    thin, thick = (line for line in axes.lines if line.get_label() == "adjusted")
+    assert thin.get_linewidth() == 0.5 < thick.get_linewidth()
+    values = series["adjusted"][0]["tasmax_yearly"].to_series()
+    np.testing.assert_allclose(thin.get_ydata(), values)
+    np.testing.assert_allclose(thick.get_ydata(), values.rolling(10, center=True).mean())
 
 
 def test_the_tail_of_quantiles_is_the_highest_of_tasmax_and_the_lowest_of_tasmin(
@@ -170,15 +179,15 @@ def test_the_tail_of_quantiles_is_the_highest_of_tasmax_and_the_lowest_of_tasmin
     reference = series["reference"][0]
     assert min(top.lines[0].get_xdata()) == pytest.approx(float(reference["tasmax_quantile"].sel(quantile=0.95)))
     assert max(bottom.lines[0].get_xdata()) == pytest.approx(float(reference["tasmin_quantile"].sel(quantile=0.05)))
-    assert top.get_xlabel() == "tasmax, reference [°C]"
+    assert top.get_xlabel() == "Reference [°C]"
 
 
 def test_the_signal_is_drawn_by_quantile_and_season_without_the_reference(series: dict[str, list[xr.Dataset]]) -> None:
     figure = distributions.climate_change_signal({kind: series[kind] for kind in ("raw", "adjusted")})
     summer = figure.axes[2]
     np.testing.assert_allclose(lines_of(summer)["raw"], series["raw"][0]["tasmax_change"].sel(season="JJA"))
-    assert figure.axes[0].get_ylabel().replace("\n", " ") == "Change of Daily maximum temperature tasmax [K]"
-    assert figure.axes[8].get_ylabel().endswith("pr [%]")
+    assert figure.axes[0].get_ylabel().replace("\n", " ") == "Change of Daily maximum temperature [K]"
+    assert figure.axes[8].get_ylabel().endswith("[%]")
 
 
 def test_many_simulations_are_thin_lines_and_counted_in_the_legend(series: dict[str, list[xr.Dataset]]) -> None:

@@ -255,7 +255,7 @@ def first_page(compared: Compared) -> list[Any]:
             blocks.append(Warned("\n".join([words, *lines])))
     said = (
         "Adjusting has made no aspect worse beyond noise that it does not calibrate, and all calibrated are right "
-        f"({counted(len(judged), 'pair')} of pool and domain; section “Calibrated and not”)."
+        f"({len(judged)} pair(s) of pool and domain; section “Calibrated and not”)."
     )
     return blocks or [Text(said)]
 
@@ -268,7 +268,7 @@ def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, 
             if getattr(verdict, which):
                 shares.setdefault(verdict.long_name, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
     return [
-        f"• {name}: in {len(of)} of {counted(len(judged), 'pair')} of pool and domain, the most in "
+        f"• {name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
         f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
         for name, of in shares.items()
     ]

@@ -31,7 +31,7 @@ _BELOW = r"( \w+){0,3} (below|under|<)"
 # matplotlib's colour map of differences, by what more of a quantity means, from its standard and long name: the first
 # row that matches counts.
 _COLOURS = (
-    (NEUTRAL, r"day of (the )?year|\bdate\b|(first|last) day|correlation|amplitude|variability|range(?! mod)|\bratio"),
+    (NEUTRAL, r"day of (the )?year|\bdate\b|(first|last) day|correlation|amplitude|variability|range(?! modifier)"),
     ("BrBG_r", rf"^(?!.*wet day follows).*\bdry|drought|moisture code|(precip|rain|snow|humid)\w*( amount)?{_BELOW}"),
     (WETTER, r"precip|rain|snow|\bwet\b|humid|moist|water cycle"),
     (WARMER, r"temperature above threshold|growing season|frost free"),

@@ -82,9 +82,9 @@ def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path
     assert [one.title for one in sections] == [
         "What this tests, and what not",
         "Pairs of different models: all methods",
-        "Pairs of different models: pr",
+        "Pairs of different models: precipitation",
         "Control: pairs of one model: all methods",
-        "Control: pairs of one model: pr",
+        "Control: pairs of one model: precipitation",
     ]
     names = [block.name for one in sections for block in one.blocks if isinstance(block, Drawing)]
     assert names == ["perfect-pairs-pr-2041-2070", "perfect-control-pr-2041-2070"]

@@ -78,12 +78,12 @@ def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_mo
     warned = [block.text for block in summary.blocks if isinstance(block, Warned)]
     (broken,) = (text for text in warned if text.startswith("Calibrated, and yet not right beyond noise"))
     assert broken.splitlines()[1:] == [
-        "• Mean precipitation, JJA: in 1 of 2 pairs of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "• Mean precipitation, JJA: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
         "Magtogoek (20 % of the cells)"
     ]
     (worse,) = (text for text in warned if text.startswith("Adjusting has made worse"))
     assert worse.splitlines()[1:] == [
-        "• Mean length of wet spells: in 1 of 2 pairs of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "• Mean length of wet spells: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
         "Magtogoek (25 % of the cells)"
     ]
     assert "Calibrated and not" in [one.title for one in others]

@@ -208,9 +208,7 @@ def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
         return []
     judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
     without = len(compared) - len(judged)
-    few = (
-        f"{counted(without, 'comparison')} without a verdict: noise cannot be told from less than {LEAST_YEARS} years."
-    )
+    few = f"{counted(without, 'comparison')} without a verdict: noise needs {LEAST_YEARS} years or more."
     cells = "; ".join(sorted({f"{domain}: {ds.attrs.get('cells', '?')}" for (_, domain), ds in compared.items()}))
     blocks: list[Any] = [
         Text(_MEANING.format(percent=100 * FALSE_DISCOVERIES) + (f" Sample cells: {cells}." if cells else "")),
@@ -285,9 +283,8 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
         rows.append((of[0].calibrated, [of[0].long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
-    return Table(
-        columns, ordered, f"Verdicts of {counted(len(judged), 'pair')} of pool and domain, and mean shares of cells"
-    )
+    pairs = counted(len(judged), "pair")
+    return Table(columns, ordered, f"Verdicts of {pairs} of pool and domain, and mean shares of cells")
 
 
 def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:

@@ -39,7 +39,7 @@ _UNKNOWN = Variable()
 LINES: Mapping[str, Mapping[str, Any]] = {
     "rivers": {"color": "#86bbe0", "linewidth": 0.5},
     "lakes": {"color": "#86bbe0", "linewidth": 0.7},
-    "borders": {"color": "#777777", "linewidth": 0.5},
+    "borders": {"color": "#777777", "linewidth": 0.6},
     "coast": {"color": "black", "linewidth": 0.7},
 }
 
@@ -169,8 +169,8 @@ def draw_map(axes: Any, field: xr.DataArray, lines: Mapping[str, np.ndarray], sc
     for kind, pieces in lines.items():
         _lines(axes, pieces, **LINES[kind])
     axes.set_aspect(1 / _shrinking(field))
-    axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
-    axes.set_ylabel(_axis(field[y], "latitude", "degrees_north"))
+    axes.set_xlabel(_axis(field[x], "Longitude", "degrees_east"))
+    axes.set_ylabel(_axis(field[y], "Latitude", "degrees_north"))
     axes.locator_params(axis="x", nbins=4, prune="both")
     axes.locator_params(axis="y", nbins=5)
     return image

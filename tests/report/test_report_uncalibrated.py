@@ -150,7 +150,7 @@ def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(run: RunVi
     both = replace(found, compared={**found.compared, **lacking})
     (section,) = uncalibrated_section(*read_compared(both))
     warned = [block.text for block in section.blocks if isinstance(block, Warned)]
-    assert warned[0] == "1 comparison without a verdict: noise cannot be told from less than 10 years."
+    assert warned[0] == "1 comparison without a verdict: noise needs 10 years or more."
     assert "none.zarr: not made" in warned[1]
     assert first_page(read_compared(both)[0]) == []
     assert uncalibrated_section(*read_compared(replace(found, compared={}))) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import calendar
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -113,7 +112,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
         fewest = int(source.attrs.get(FEWEST, 1))
         filled = _without_percentiles(source, base, names, fewest)
-        means = xr.Dataset({key: filled[name] for name, key in keys if name in source})
+        means = xr.Dataset({key: in_celsius(filled[name]) for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
         shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means, fewest)
         if maps is not None and names[1] not in maps:
@@ -322,8 +321,7 @@ def changes_sections(view: RunView) -> tuple[list[Section], dict[str, xr.Dataset
 def _titles(shown: Sequence[Shown]) -> dict[tuple[str, str], str]:
     """Indicators in words, by name and frequency; the names of those that share their words tell them apart."""
     words = {(one.indicator, one.of.freq): one.words for one in shown}
-    times = Counter(words.values())
-    return {key: of if times[of] == 1 else f"{of} ({key[0]})" for key, of in words.items()}
+    return {key: of if [*words.values()].count(of) == 1 else f"{of} ({key[0]})" for key, of in words.items()}
 
 
 def _kind(of: Sequence[Shown]) -> str:
@@ -338,8 +336,8 @@ def _kind(of: Sequence[Shown]) -> str:
 
 
 def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list[Any]:
-    is_level = one.of.product == "warming_levels"
-    at = "at levels of global warming" if is_level else f"in {experiment_text(one.of.experiment)}"
+    scenario = f"in {experiment_text(one.of.experiment)}"
+    at = "at levels of global warming" if one.of.product == "warming_levels" else scenario
     title = f"{one.words}: changes {at}"
     options = {"title": title, "others": others, "fewest": one.fewest}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
@@ -367,9 +365,8 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
     short_title = f"{one.words}: {middle}, {low} to {high}"
     title = f"{short_title} of the simulations, {way}; thick: running means of ten years"
     title += "; black: the reference" if reference is not None else ""
-    shown = [each.means.assign({name: in_celsius(each.means[name]) for name in _STATISTICS[:3]}) for each in values]
-    series = {each.of.experiment: means for each, means in zip(values, shown, strict=True)}
-    units = units_text(shown[0]["median"].attrs.get("units", ""))
+    series = {each.of.experiment: each.means for each in values}
+    units = units_text(one.means["median"].attrs.get("units", ""))
     if nature_of(one.means["median"]) == DATE:
         units, (_, center, _) = "day of the year", around_mean(one.means["median"], "time")
         around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
@@ -417,8 +414,7 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str], titles: Mapping[Any
             f"fewer than {robust}, nothing is said about agreement and robustness."
         )
     if chosen:
-        only = experiment_text(chosen[0])
-        yield Text(f"Maps are of {only} only: with the others, there would be more than {MOST_MAPS}.")
+        yield Text(f"Maps are of {experiment_text(chosen[0])} only: with others, there would be more than {MOST_MAPS}.")
     rows, columns, place = dict[tuple[str, str], dict[str, str]](), dict[str, None](), ""
     for one in shown:
         of_drawn = one.means.sel(one.drawn) if one.drawn and all(one.drawn.values()) else None
@@ -427,8 +423,7 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str], titles: Mapping[Any
         for first, part, row in points(all_ends) if drawn else ():
             there, most = int(row["members"][0]), int(one.means["members"].max())
             low, middle, high = (_number(row[name][0]) for name in _STATISTICS[:3])
-            when = f"{experiment_text(one.of.experiment)}, {first}"
-            when = f"at {first}" if one.of.product == "warming_levels" else when
+            when = f"{'at' if one.of.product == 'warming_levels' else f'{experiment_text(one.of.experiment)},'} {first}"
             words = titles[one.indicator, one.of.freq]
             label = f"{words}: {part}" if part else words, units_text(one.attrs.get("units", ""))
             fewer = f", {there} of {most} simulations" if there < most else ""

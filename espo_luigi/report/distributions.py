@@ -147,8 +147,8 @@ def _least_wet(frequency: xr.DataArray) -> str:
 
 def _correlation(axes: Any, summaries: Summaries, pair: tuple[str, str]) -> None:
     _lines(axes, summaries, f"corr_{'_'.join(pair)}", "month")
-    words = " and ".join(map(noun, pair))
-    axes.set(ylabel="Spearman's correlation [1]", title=broken(f"Correlation of {words}", 36))
+    title = broken(f"Correlation of {' and '.join(map(noun, pair))}", 36)
+    axes.set(ylabel="Spearman's correlation [1]", title=title)
     axes.axhline(0, color="#888888", linewidth=0.6)
     _months(axes)
 

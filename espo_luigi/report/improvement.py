@@ -283,8 +283,7 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
         rows.append((of[0].calibrated, [of[0].long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
-    pairs = counted(len(judged), "pair")
-    return Table(columns, ordered, f"Verdicts of {pairs} of pool and domain, and mean shares of cells")
+    return Table(columns, ordered, f"Verdicts of {counted(len(judged), 'pair')} of pool and domain, shares of cells")
 
 
 def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:

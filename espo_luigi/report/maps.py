@@ -247,8 +247,7 @@ def map_lines(field: xr.DataArray) -> dict[str, np.ndarray]:
     high = np.array([columns.max(), rows.max()]) + 1
     inside = ((ends >= low) & (ends <= high)).all(axis=-1).any(axis=-1)
     shown = inside & (np.abs(ends[:, 1] - ends[:, 0]).max(axis=-1) < 90)
-    kinds = _pieces()[1]
-    return {kind: ends[of] for at, kind in enumerate(LINES) if (of := shown & (kinds == at)).any()}
+    return {kind: ends[of] for at, kind in enumerate(LINES) if (of := shown & (_pieces()[1] == at)).any()}
 
 
 def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None:

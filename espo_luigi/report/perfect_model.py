@@ -66,8 +66,7 @@ class Pair:
 def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process."""
     parts = with_pictures(make_sections(pairs), processes)
-    truths = counted(len({one.truth for one in pairs}), "truth")
-    title = f"Known futures: {truths}, {counted(len(pairs), 'pair')}"
+    title = f"Known futures: {counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
     store.write_page(
         render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
     )

@@ -28,8 +28,7 @@ _UNITS = {
 _IN_NAMES = {"degc": "°C", "k": "K", "pa": "Pa", "hpa": "hPa", "mm/day": "mm/d", "mm d-1": "mm/d", "m s-1": "m/s"}
 WETTER, WARMER, NEUTRAL = "BrBG", "RdBu_r", "PuOr"
 _BELOW = r"( \w+){0,3} (below|under|<)"
-# matplotlib's colour map of differences, by what more of a quantity means, from its standard and long name: the first
-# row that matches counts.
+# matplotlib's colour maps of differences, by standard and long names: the first row that matches counts.
 _COLOURS = (
     (NEUTRAL, r"day of (the )?year|\bdate\b|(first|last) day|correlation|amplitude|variability|range(?! modifier)"),
     ("BrBG_r", rf"^(?!.*wet day follows).*\bdry|drought|moisture code|(precip|rain|snow|humid)\w*( amount)?{_BELOW}"),
@@ -70,15 +69,14 @@ def noun(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
 
 def colours_of_differences(data: xr.DataArray) -> str:
     """Return matplotlib's colour map of differences: drier is brown, wetter green, colder blue, warmer red."""
-    names = (str(data.attrs.get(name, "")) for name in ("standard_name", "long_name"))
-    words = " ".join(names).replace("_", " ").lower()
+    words = " ".join(str(data.attrs.get(name)) for name in ("standard_name", "long_name")).replace("_", " ").lower()
     return next((colours for colours, pattern in _COLOURS if re.search(pattern, words)), NEUTRAL)
 
 
 def in_celsius(data: xr.DataArray) -> xr.DataArray:
-    """Return an indicator's temperatures in degrees Celsius, and all else as it is; lazy."""
-    is_warmth = data.attrs.get("units") == "K" and colours_of_differences(data) == WARMER
-    return as_shown(data, VARIABLES["tas"]) if is_warmth else data
+    """Return an indicator's temperatures in degrees Celsius, and all else, such as changes, as it is; lazy."""
+    is_value = data.attrs.get("units") == "K" and "delta_kind" not in data.attrs
+    return as_shown(data, VARIABLES["tas"]) if is_value and colours_of_differences(data) == WARMER else data
 
 
 def months_text(letters: str) -> str:

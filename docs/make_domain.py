@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 import yaml
 
-from espo_luigi.report.maps import coast_lines
+from espo_luigi.report.maps import map_lines
 
 PAGE = Path(__file__).parent / "set-up" / "domain.md"
 # Degrees of the map, pixels of a degree of longitude, and the cells of CanESM5.
@@ -76,7 +76,7 @@ def coast() -> str:
     field = xr.DataArray(np.zeros((lats.size, lons.size)), {"lat": lats, "lon": lons}, ("lat", "lon"))
     return "".join(
         f"M{x(a[0]):.0f} {y(a[1]):.0f}L{x(b[0]):.0f} {y(b[1]):.0f}"
-        for a, b in coast_lines(field)
+        for a, b in map_lines(field)["coast"]
         if (round(x(a[0])), round(y(a[1]))) != (round(x(b[0])), round(y(b[1])))
     )
 

@@ -134,12 +134,12 @@ def test_a_file_of_the_root_links_to_pages_and_names_other_files(hooks: dict[str
     gone = "docs/" + "gone.md"  # in parts: a test looks for pages that files name
     text = (
         "See [Slurm](docs/run/slurm.md#stopping), [NOTICE](NOTICE), [it](https://a.org/docs/run/slurm.md),\n"
-        f"[changes](CHANGELOG.md) and docs/index.md, not {gone} nor `docs/make_coast.py`.\n"
+        f"[changes](CHANGELOG.md) and docs/index.md, not {gone} nor `docs/make_method.py`.\n"
     )
     pages = {"run/slurm.md", "index.md", *hooks["ROOT_PAGES"]}
     assert hooks["page_of_the_root"](text, "project/contributing.md", pages) == (
         "See [Slurm](../run/slurm.md#stopping), NOTICE, [it](https://a.org/docs/run/slurm.md),\n"
-        f"[changes](changelog.md) and [`docs/index.md`](../index.md), not {gone} nor `docs/make_coast.py`.\n"
+        f"[changes](changelog.md) and [`docs/index.md`](../index.md), not {gone} nor `docs/make_method.py`.\n"
     )
 
 

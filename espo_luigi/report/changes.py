@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +15,14 @@ import xarray as xr
 
 from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
-from espo_luigi.report.drawings import DIVERGING, OF_WATER, REFERENCE, Drawing, broken, drawing, panels_of, short
+from espo_luigi.report.drawings import REFERENCE, THIN, Drawing, broken, drawing, panels_of, running_means, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
-from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
+from espo_luigi.report.maps import PANEL_WIDTH, draw_map, edges_of, map_lines, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
+from espo_luigi.science import display
 from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.conservative import cells_of
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import counted, experiment_text, in_celsius, months_text, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped
@@ -76,6 +78,13 @@ class Shown:
         """The name of its figure and numbers, without ending."""
         return "+".join((self.indicator, self.of.freq, self.of.product, self.of.experiment))
 
+    @property
+    def words(self) -> str:
+        """The indicator in words, and what its values are of, if not calendar years."""
+        year = "" if self.of.freq == "YS-JAN" else f", years from {months_text(self.of.freq[3:])}"
+        of = {"Q": ", by season", "M": ", by month"}.get(self.of.freq[0], year)
+        return display.long_name(xr.DataArray(name=self.indicator, attrs=self.attrs)) + of
+
 
 def read_shown(view: RunView, reader: Reader) -> Iterator[Shown]:
     """Yield all that is made and can be read; means of changes are in memory, all else is lazy."""
@@ -103,7 +112,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
         fewest = int(source.attrs.get(FEWEST, 1))
         filled = _without_percentiles(source, base, names, fewest)
-        means = xr.Dataset({key: filled[name] for name, key in keys if name in source})
+        means = xr.Dataset({key: in_celsius(filled[name]) for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
         shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means, fewest)
         if maps is not None and names[1] not in maps:
@@ -162,7 +171,7 @@ def points(ds: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
     dims = [dim for dim in (*_ALONG, *_PARTS) if dim in ds.dims]
     for values in itertools.product(*(ds[dim].values.tolist() for dim in dims)):
         first = f"+{values[0]:g} K" if dims[0] == "warming_level" else str(values[0])
-        yield first, "".join(values[1:]), ds.sel(dict(zip(dims, values, strict=True)))
+        yield first, months_text("".join(values[1:])), ds.sel(dict(zip(dims, values, strict=True)))
 
 
 @drawing
@@ -193,19 +202,19 @@ def change_maps(
     grid = figure.subplots(len(rows), 3, squeeze=False)
     edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.55 / total}
     figure.subplots_adjust(**edges, wspace=0.05, hspace=0.12 / height)
-    coast, scale = coast_lines(like), _scale([one[name] for one in (ds, *others) for name in names], attrs)
+    lines, scale = map_lines(like), _scale([one[name] for one in (ds, *others) for name in names], ds[names[1]])
     kind = "advanced" if f"{base}_advanced" in ds else "simple"
     for at, ((first, part, row), axes) in enumerate(zip(rows, grid, strict=True)):
         count = int(row[f"{base}_members"].max())
         for place in axes[1:] if count == 1 else ():
             place.set_axis_off()
         for place, name in zip(axes, names[1:2] if count == 1 else names, strict=False):
-            image = draw_map(place, row[name], coast, scale)
+            image = draw_map(place, row[name], lines, scale)
             place.set(**({"yticks": [], "ylabel": ""} if place is not axes[0] else {}))
             place.set(**({"xticks": [], "xlabel": ""} if at < len(rows) - 1 else {"title": ""}))
         if count > 1:
             _hatch(axes[1], row[f"{base}_{kind}"].transpose(y, x))
-        told = f"{first} {part}\n{_simulations(count)}"
+        told = f"{first}\n{part}\n{counted(count, 'simulation')}".replace("\n\n", "\n")
         told += "\nlowest, mean, highest" if 1 < count < fewest else ""
         axes[0].set_ylabel(f"{told}\n\n{axes[0].get_ylabel()}")
     for place, name in zip(grid[0], names, strict=True):
@@ -226,10 +235,6 @@ def _hatch(axes: Any, robust: xr.DataArray) -> None:
         axes.contourf(columns, rows, marks, [1.5, 2.5, 3.5], hatches=["////", "xxxx"], colors="none")
 
 
-def _simulations(count: int) -> str:
-    return f"{count} simulation{'' if count == 1 else 's'}"
-
-
 def _statistic(name: str) -> str:
     last = name.rpartition("_")[2]
     return {"p50": "Median", "mean": "Mean"}.get(last, f"{last[1:]}th percentile")
@@ -240,17 +245,14 @@ def _label(attrs: Mapping[str, Any]) -> str:
     return f"Quotient by {since}" if is_quotient else f"Change since {since} [{units_text(attrs.get('units', ''))}]"
 
 
-def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _scale(fields: Sequence[xr.DataArray], change: xr.DataArray) -> dict[str, Any]:
     from matplotlib.colors import LogNorm
 
-    is_quotient = attrs.get("delta_kind") == "rel."
+    is_quotient = change.attrs.get("delta_kind") == "rel."
     values = np.concatenate([field.values.ravel() for field in fields])
     sizes = abs(np.log(values[values > 0]) if is_quotient else values)
     most = float(np.nanquantile(sizes, 0.995)) if np.isfinite(sizes).any() else 0.0
-    # Of counts, more may be drier or colder. Relative changes have no standard name.
-    of = str(attrs.get("standard_name") or attrs.get("long_name", "")).lower()
-    is_amount = re.match("(?!.*(number|days|dry|below|ratio|spell)).*(precipitation|rain|snowfall)", of)
-    colours = {"cmap": OF_WATER if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
+    colours = {"cmap": display.colours_of_differences(change)}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
     return {"vmin": -(most or 1), "vmax": most or 1, **colours}
@@ -262,25 +264,29 @@ def plumes(
 ) -> Figure:
     """Draw `low`, `median` and `high` (region, time) by experiment over the years, and the reference.
 
-    Panels are regions, or seasons or months of the first region.
+    Thick lines are running means of ten years. Panels are regions, or seasons or months of the first region.
     """
     loaded = {words: ds.load() for words, ds in series.items()}
     like = next(iter(loaded.values()))
     months = sorted(set(like["time"].dt.month.values.tolist()), key=lambda month: month % 12)
     parts = {month: ("JFMAMJJASOND" * 2)[month - 1 :][: 12 // len(months)] for month in months}
-    parts = {month: f"month {month}" if len(months) > 4 else words for month, words in parts.items()}
+    parts = {month: months_text(of) if of[1:] else calendar.month_name[month] for month, of in parts.items()}
     shown = list(itertools.product(like["region"].values.tolist(), months[:: -(-len(months) // _MOST_ROWS)]))
     shown = shown[: _MOST_PANELS if len(months) == 1 else _MOST_ROWS]
     figure, axes = panels_of(len(shown), 2.2)
     for (region, month), place in zip(shown, axes[:, 0], strict=True):
         for at, (experiment, ds) in enumerate(loaded.items()):
             one = ds.sel(region=region).isel(time=ds["time"].dt.month.values == month)
-            years, colour, line = one["time"].dt.year.values, _COLOURS[at % len(_COLOURS)], _LINES[at % len(_LINES)]
-            place.fill_between(years, one["low"], one["high"], color=colour, alpha=0.2, linewidth=0)
-            place.plot(years, one["median"], color=colour, linestyle=line, label=experiment)
+            years, style = one["time"].dt.year.values, {"color": _COLOURS[at % len(_COLOURS)]}
+            thick = {**style, "linestyle": _LINES[at % len(_LINES)], "label": experiment_text(experiment)}
+            place.fill_between(years, one["low"], one["high"], **style, alpha=0.2, linewidth=0)
+            place.plot(years, one["median"], **style, **THIN)
+            place.plot(years, running_means(one["median"], "time"), linewidth=1.8, **thick)
         if reference is not None:
             own = reference.sel(region=region).isel(time=reference["time"].dt.month.values == month)
-            place.plot(own["time"].dt.year.values, own, label="reference", **REFERENCE)
+            years = own["time"].dt.year.values
+            place.plot(years, own, **{**REFERENCE, **THIN})
+            place.plot(years, running_means(own, "time"), label="reference", **REFERENCE)
         words = region if len(months) == 1 else f"{region}, {parts[month]}"
         place.set(title=words, xlabel="Year", ylabel=broken(label, 40))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(loaded) + 1)
@@ -300,19 +306,22 @@ def changes_sections(view: RunView) -> tuple[list[Section], dict[str, xr.Dataset
     mapped = [one for one in mapped if not chosen or one.of.experiment in (*chosen, "all")]
     numbers = {f"{one.file}.nc": one.maps for one in mapped if one.maps is not None}
     numbers = numbers if sum(ds.nbytes for ds in numbers.values()) <= MOST_BYTES else {}
-    indicators = {(one.indicator, one.of.freq): one for one in shown}
-    sections = [Section("All indicators", [*_overview(shown, chosen), *reader.warned(), *_members(shown)])]
-    for key, first in indicators.items():
+    titles = _titles(shown)
+    sections = [Section("All indicators", [*_overview(shown, chosen, titles), *reader.warned(), *_members(shown)])]
+    for key, title in titles.items():
         of = [one for one in shown if (one.indicator, one.of.freq) == key]
         blocks: list[Any] = [Text(_kind(of))]
         for one in (one for one in mapped if one in of):
             blocks += _maps(one, [other.maps for other in mapped if other.names == one.names and other in of], numbers)
         blocks += [*_plume([one for one in of if one.of.product == "indicators"], view), *_table(of, raw)]
-        # Long names of changes tell of the window and the baseline, too.
-        more = r"^\d+-year climatological \w+ of |: \w+\. delta compared to .*$"
-        words = re.sub(more, "", first.attrs.get("long_name", ""))
-        sections.append(Section(f"{words} ({key[0]}, {key[1]})", blocks, folded=len(indicators) > MOST_OPEN))
+        sections.append(Section(title, blocks, folded=len(titles) > MOST_OPEN))
     return sections, numbers
+
+
+def _titles(shown: Sequence[Shown]) -> dict[tuple[str, str], str]:
+    """Indicators in words, by name and frequency; the names of those that share their words tell them apart."""
+    words = {(one.indicator, one.of.freq): one.words for one in shown}
+    return {key: of if [*words.values()].count(of) == 1 else f"{of} ({key[0]})" for key, of in words.items()}
 
 
 def _kind(of: Sequence[Shown]) -> str:
@@ -327,8 +336,9 @@ def _kind(of: Sequence[Shown]) -> str:
 
 
 def _maps(one: Shown, others: Sequence[Any], numbers: Mapping[str, Any]) -> list[Any]:
-    at = "at levels of global warming" if one.of.product == "warming_levels" else f"in {one.of.experiment}"
-    title = f"{one.indicator}: changes {at}, over simulations"
+    scenario = f"in {experiment_text(one.of.experiment)}"
+    at = "at levels of global warming" if one.of.product == "warming_levels" else scenario
+    title = f"{one.words}: changes {at}"
     options = {"title": title, "others": others, "fewest": one.fewest}
     lacking = dict.fromkeys(first for first, _, row in points(one.means) if not row["members"].max() > 0)
     absent = str(one.maps.attrs.get("warming_level_absent", "")) if one.maps is not None else ""
@@ -349,18 +359,20 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
     path = view.of_reference.get(one.of.freq)
     if path and (ds := reader.dataset(path, load=False)) is not None and one.indicator in ds:
         ds = on_standard_year(ds[[one.indicator]])
-        reference = (domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator]
+        reference = in_celsius((domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator])
     low, middle, high = (_statistic(name).lower() for name in one.names)
     way = "of each cell, mean over all cells" if is_whole else "of the means over each region"
-    title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}"
+    short_title = f"{one.words}: {middle}, {low} to {high}"
+    title = f"{short_title} of the simulations, {way}; thick: running means of ten years"
     title += "; black: the reference" if reference is not None else ""
-    units, series = units_text(one.attrs.get("units", "")), {each.of.experiment: each.means for each in values}
+    series = {each.of.experiment: each.means for each in values}
+    units = units_text(one.means["median"].attrs.get("units", ""))
     if nature_of(one.means["median"]) == DATE:
         units, (_, center, _) = "day of the year", around_mean(one.means["median"], "time")
         around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
         series = {words: ds.assign(around[words]) for words, ds in series.items()}
         reference = None if reference is None else unwrapped(reference, center)
-    options = {"title": title, "label": f"{one.indicator} [{units}]"}
+    options = {"title": short_title, "label": f"{one.words} [{units}]"}
     name = f"{one.indicator}+{one.of.freq}+plumes"
     return [Drawing(name, title, plumes, [series, reference], options), *reader.warned()]
 
@@ -392,7 +404,7 @@ def _number(value: Any) -> str:
     return drawings.number_text(float(value), ",.0f" if abs(value) >= 999.5 else ".3g")
 
 
-def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
+def _overview(shown: Sequence[Shown], chosen: Sequence[str], titles: Mapping[Any, str]) -> Iterator[Any]:
     """Changes of all indicators as far as they are drawn."""
     yield Text(_INTRODUCTION)
     if shown and (few := shown[0].fewest) > 1:
@@ -402,7 +414,7 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
             f"fewer than {robust}, nothing is said about agreement and robustness."
         )
     if chosen:
-        yield Text(f"Maps are of {chosen[0]} only: with the others, there would be more than {MOST_MAPS}.")
+        yield Text(f"Maps are of {experiment_text(chosen[0])} only: with others, there would be more than {MOST_MAPS}.")
     rows, columns, place = dict[tuple[str, str], dict[str, str]](), dict[str, None](), ""
     for one in shown:
         of_drawn = one.means.sel(one.drawn) if one.drawn and all(one.drawn.values()) else None
@@ -411,12 +423,13 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
         for first, part, row in points(all_ends) if drawn else ():
             there, most = int(row["members"][0]), int(one.means["members"].max())
             low, middle, high = (_number(row[name][0]) for name in _STATISTICS[:3])
-            when = f"at {first}" if one.of.product == "warming_levels" else f"{one.of.experiment}, {first}"
-            label = f"{one.indicator} {part or one.of.freq}", units_text(one.attrs.get("units", ""))
+            when = f"{'at' if one.of.product == 'warming_levels' else f'{experiment_text(one.of.experiment)},'} {first}"
+            words = titles[one.indicator, one.of.freq]
+            label = f"{words}: {part}" if part else words, units_text(one.attrs.get("units", ""))
             fewer = f", {there} of {most} simulations" if there < most else ""
             words = f"{middle} ({low} to {high}){fewer}"
             if there < one.fewest:
-                words = f"{middle if there == 1 else f'{low} to {high}'} ({_simulations(there)})"
+                words = f"{middle if there == 1 else f'{low} to {high}'} ({counted(there, 'simulation')})"
             rows.setdefault(label, {})[when] = words if there else "–"
             columns |= {when: None} if first in drawn else {}
             place = str(row["region"].values[0])

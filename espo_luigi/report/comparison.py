@@ -17,14 +17,14 @@ from espo_luigi.errors import StoreError
 from espo_luigi.methods.base import METHODS
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import Product, find_products
+from espo_luigi.report import maps as figures
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.diagnose import differences
 from espo_luigi.science.diagnose.differences import Difference
-from espo_luigi.science.display import as_shown, units_text
+from espo_luigi.science.display import as_shown, counted, units_text
 from espo_luigi.science.units import as_difference
-from espo_luigi.science.variables import variable
 
 # Of the products of one production alone, lines and page show so many.
 _SHOWN = 10
@@ -88,7 +88,7 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             found.notes[name] = [f"not compared: {first_line(error)}"]
             continue
-        one = as_shown(as_difference(xr.DataArray(1.0, attrs=of_a.attrs)), variable(str(of_a.name)))
+        one = as_shown(as_difference(xr.DataArray(1.0, attrs=of_a.attrs)), figures.row_of(str(of_a.name)))
         times, found.units[name] = float(one), units_text(one.attrs.get("units", ""))
         found.differences[name] = [
             replace(row, largest=times * row.largest, q999=times * row.q999, mean=times * row.mean) for row in rows
@@ -148,7 +148,7 @@ def render(found: Comparison) -> list[str]:
     for name, (year, *_) in found.different.items():
         far = f"{year.largest:.3g} {found.units[name]} at most, {_NOISE[year.beyond_noise]}"
         lines.append(f"{name}: {100 * year.share:.3g} % of values differ, by {far}")
-    lines.append(f"equal: {len(found.differences) - len(lines)} variable(s)")
+    lines.append(f"equal: {counted(len(found.differences) - len(lines), 'variable')}")
     alone = ("A", found.only_in_a), ("B", found.only_in_b)
     for name, products in alone:
         lines += [f"only in {name}: {product}" for product in products[:_SHOWN]]

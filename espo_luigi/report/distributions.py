@@ -16,21 +16,22 @@ import xarray as xr
 from espo_luigi.report.drawings import (
     REFERENCE,
     STYLES,
+    THIN,
     Drawing,
     broken,
     drawing,
     label,
-    long_name,
     number_text,
     panels,
     panels_of,
+    running_means,
     short,
 )
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.diagnose.statistics import SEASONS
 from espo_luigi.science.diagnose.summaries import PAIRS
-from espo_luigi.science.display import in_order, units_text
+from espo_luigi.science.display import in_order, long_name, months_text, noun, units_text
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def names_of(summaries: Summaries, statistic: str) -> list[str]:
 
 @drawing
 def means(summaries: Summaries, *, statistic: str, dim: str, title: str = "") -> Figure:
-    """Draw each variable's mean of each month, or of each year."""
+    """Draw each variable's mean of each month, or of each year with its running mean of ten years."""
     names = names_of(summaries, statistic)
     figure, axes = panels_of(len(names), 1.73)
     for (place,), name in zip(axes, names, strict=True):
         _lines(place, summaries, f"{name}_{statistic}", dim)
         data = _first(summaries, f"{name}_{statistic}")
         place.set_title(_named(place, data))
-        place.set_ylabel(label(data, name=f"{name}, mean of each {dim}"))
+        place.set_ylabel(label(data, name=f"Mean of each {dim}"))
         if dim == "month":
             _months(place)
         else:
@@ -94,7 +95,7 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
     _months(often)
     for place, name in ((wet, "wet_spell"), (dry, "dry_spell")):
         _lines(place, summaries, name, "days")
-        place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [d]", title=f"{name[:3].title()} spells")
+        place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [days]", title=f"{name[:3].title()} spells")
         place.set_ylabel("Share of spells as long or longer [1]")
         place.set_xlim(1, _longest(summaries, name))
         place.locator_params(axis="x", integer=True)
@@ -146,7 +147,8 @@ def _least_wet(frequency: xr.DataArray) -> str:
 
 def _correlation(axes: Any, summaries: Summaries, pair: tuple[str, str]) -> None:
     _lines(axes, summaries, f"corr_{'_'.join(pair)}", "month")
-    axes.set(ylabel="Spearman's correlation [1]", title=f"Correlation {', '.join(pair)}")
+    title = broken(f"Correlation of {' and '.join(map(noun, pair))}", 36)
+    axes.set(ylabel="Spearman's correlation [1]", title=title)
     axes.axhline(0, color="#888888", linewidth=0.6)
     _months(axes)
 
@@ -164,14 +166,14 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
             place.axhline(0, color="#888888", linewidth=0.6)
             place.grid(True)
         change = _first(summaries, f"{name}_change")
-        words = broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name)
+        words = broken(f"Change of {label(change)}", 26)
         low, high = row[0].get_ylim()
         # Numbers with decimals, or of hundreds, leave less room beside them.
         is_long = words.count("\n") > (2 if words.endswith("[K]") else 1)
         narrow = {"linespacing": 1.05, "labelpad": 1.0} if is_long and not 4 < high - low < 100 else {}
         row[0].set_ylabel(words, **narrow)
     for place, season in zip(axes[0], SEASONS, strict=True):
-        place.set_title(season)
+        place.set_title(months_text(season))
     for place in axes[-1]:
         place.set_xlabel("Quantile [1]")
     return _finished(figure, summaries, title)
@@ -189,6 +191,9 @@ def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -
             if dim == "year":  # no line leads over years that are not there
                 drawn = [ds[[name]].reindex(year=np.arange(*ds["year"].values[[0, -1]] + [0, 1])) for ds in drawn]
             places, values = (_in_a_row(ds[which].values for ds in drawn) for which in (dim, name))
+            if dim == "year":
+                axes.plot(places, values, **{**_style(kind, len(of)), **THIN})
+                values = _in_a_row(running_means(ds[name], dim).values for ds in drawn)
             axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)
 
@@ -232,7 +237,7 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
     axes.grid(True)
     units = units_text(of_reference.attrs.get("units", ""))
     title = f"{_named(axes, of_reference)}:\n{what}"
-    axes.set(xlabel=f"{name}, reference [{units}]", ylabel=f"{name}, simulation [{units}]", title=title)
+    axes.set(xlabel=f"Reference [{units}]", ylabel=f"Simulation [{units}]", title=title)
 
 
 def _finished(figure: Figure, summaries: Summaries, title: str) -> Figure:
@@ -259,7 +264,7 @@ SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
     "quantiles": (quantile_quantile, "Quantiles against the reference's, below with the tail enlarged"),
     "wet-days": (wet_days, "Wet days, spells, transitions and the correlation with temperature"),
     "correlations": (correlations, "Correlations of daily values by month"),
-    "yearly-means": (yearly_means, "Means of all years"),
+    "yearly-means": (yearly_means, "Means of all years, and thick running means of ten years"),
 }
 
 
@@ -336,7 +341,7 @@ def change_section(
     text = (
         "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. It is a "
         "difference; of precipitation and others whose factors are multiplied, it is in per cent of the first period's "
-        "quantile, and left out where that is near zero (below 0.1 mm d⁻¹ of precipitation). Where the lines lie on "
+        "quantile, and left out where that is near zero (below 0.1 mm/d of precipitation). Where the lines lie on "
         "each other, the adjustment has kept the signal."
     )
     instead = (

@@ -24,7 +24,7 @@ import xarray as xr
 
 from espo_luigi.replacing import by_content
 from espo_luigi.report.html import Picture, Section, Warned
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import long_name, units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 REFERENCE: dict[str, Any] = {"color": "#000000", "linestyle": "-", "linewidth": 1.8, "zorder": 3}
 RAW: dict[str, Any] = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.2}
 ADJUSTED: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.4}
+# Of single years, below their running means.
+THIN: dict[str, Any] = {"linewidth": 0.5, "linestyle": "-", "alpha": 0.6}
 STYLES = {"reference": REFERENCE, "raw": RAW, "adjusted": ADJUSTED}
-SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
-# Of amounts of water: drier is brown, wetter green.
-OF_WATER = "BrBG"
+SEQUENTIAL = "viridis"
 DOTS_PER_INCH = 100
 # In the metadata of pictures that commands write under a name of the user's.
 PICTURE_MARK = "drawn by espo_luigi"
@@ -140,14 +140,14 @@ def picture(figure: Figure, suffix: str, dots_per_inch: int) -> bytes:
     return file.getvalue()
 
 
-def long_name(da: xr.DataArray) -> str:
-    """Return the data's name by CF's attributes, their own without these."""
-    return str(da.attrs.get("long_name") or da.attrs.get("standard_name") or da.name)
-
-
 def label(da: xr.DataArray, *, name: str = "") -> str:
     """Return an axis' label: the long name (or other words) and the units."""
     return f"{name or long_name(da)} [{units_text(da.attrs.get('units', ''))}]"
+
+
+def running_means(data: xr.DataArray, dim: str) -> xr.DataArray:
+    """Return the means of ten years around each; NaN where there are fewer."""
+    return data.rolling({dim: 10}, center=True).mean()
 
 
 def broken(words: str, width: int) -> str:

@@ -17,7 +17,7 @@ from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.added_value import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import counted, units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,7 +209,7 @@ def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
         return []
     judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
     without = len(compared) - len(judged)
-    few = f"{without} comparison(s) have no verdict: noise cannot be told from less than {LEAST_YEARS} years."
+    few = f"{counted(without, 'comparison')} without a verdict: noise needs {LEAST_YEARS} years or more."
     cells = "; ".join(sorted({f"{domain}: {ds.attrs.get('cells', '?')}" for (_, domain), ds in compared.items()}))
     blocks: list[Any] = [
         Text(_MEANING.format(percent=100 * FALSE_DISCOVERIES) + (f" Sample cells: {cells}." if cells else "")),
@@ -284,7 +284,7 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
         rows.append((of[0].calibrated, [of[0].long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
-    return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
+    return Table(columns, ordered, f"Verdicts of {counted(len(judged), 'pair')} of pool and domain, shares of cells")
 
 
 def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:

@@ -1,7 +1,7 @@
-"""Maps of a property, with coast lines: reference, simulation and scenario on one scale, and their differences.
+"""Maps of a property, with coasts and borders: reference, simulation and scenario on one scale, and their differences.
 
-The coast is Natural Earth's land, 1:50 million, in hundredths of a degree (docs/check/report.md).
-docs/make_coast.py makes its file.
+Lines are Natural Earth's, 1:50 million, in hundredths of a degree (docs/check/report.md). docs/make_natural_earth.py
+makes their file.
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.report.drawings import (
-    DIVERGING,
-    OF_WATER,
-    SEQUENTIAL,
-    Drawing,
-    broken,
-    drawing,
-    label,
-    long_name,
-    short,
-    spread_of,
-)
+from espo_luigi.report.drawings import SEQUENTIAL, Drawing, broken, drawing, label, short, spread_of
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
-from espo_luigi.science.display import as_shown, units_text
+from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -43,14 +32,16 @@ if TYPE_CHECKING:
 # More maps than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
 PANEL_WIDTH = 2.7
-# matplotlib's colour maps with a middle.
-_DIVERGING = (
-    "PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral", "coolwarm", "bwr", "seismic",
-    "berlin", "managua", "vanimo",
-)  # fmt: skip
 # A grey that neither colour map has: white is a difference of 0.
 _WITHOUT_DATA = "#dcdcdc"
 _UNKNOWN = Variable()
+# In the order in which they are drawn and lie in the file.
+LINES: Mapping[str, Mapping[str, Any]] = {
+    "rivers": {"color": "#86bbe0", "linewidth": 0.5},
+    "lakes": {"color": "#86bbe0", "linewidth": 0.7},
+    "borders": {"color": "#777777", "linewidth": 0.6},
+    "coast": {"color": "black", "linewidth": 0.7},
+}
 
 
 @drawing
@@ -67,26 +58,27 @@ def property_maps(
     """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Colours and units are
-    those of the row of the property's variable. The middle of a diverging colour map is 0 where values have both signs.
+    Cells without data are grey; a thin line goes around land cells. Units and the colours of values are those of the
+    row of the property's variable; the middle of a diverging colour map is 0 where values have both signs.
     """
+    from matplotlib import colormaps
+
     fields, colours = [as_shown(field, known) for field in (reference, simulation, scenario)], known.colours
     measures = [simulation_measure, scenario_measure]
     if reference.attrs.get("units") and not is_ratio(simulation_measure):
         measures = [as_shown(as_difference(field), known) for field in measures]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
-    if colours.removesuffix("_r") in _DIVERGING and low < 0 < high:
+    first, middle, last = colormaps[colours]([0.0, 0.5, 1.0])[:, :3].sum(axis=1)
+    if (first < middle) == (last < middle) and low < 0 < high:  # a diverging map
         low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
-    coast = coast_lines(fields[0])
+    lines = map_lines(fields[0])
     images = [
-        draw_map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": colours})
+        draw_map(axes, field, lines, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
-    scale = _around(measures)
-    if known.wet is not None and fields[0].attrs.get("units") == known.shown_units:
-        scale |= {"cmap": OF_WATER}
-    biases = [draw_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
+    scale = {**_around(measures), "cmap": colours_of_differences(reference)}
+    biases = [draw_map(axes, field, lines, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
         axes.set(yticks=[], ylabel="")
@@ -114,10 +106,10 @@ def share_maps(
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(1, len(fields), squeeze=False)
     figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
-    coast = coast_lines(first)
+    lines = map_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
         most = spread_of(*(fields.values() if is_common else [field]))[1]
-        image = draw_map(axes, field, coast, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
+        image = draw_map(axes, field, lines, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
         axes.set_title(words)
         left, _, across, _ = axes.get_position().bounds
         place = figure.add_axes((left, 0.5 / total, across, 0.12 / total))
@@ -161,8 +153,8 @@ def _shrinking(field: xr.DataArray) -> float:
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
-def draw_map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any]) -> Any:
-    """Draw a map (y, x) with coast lines (see `coast_lines`) and return matplotlib's image; `scale` has its colours."""
+def draw_map(axes: Any, field: xr.DataArray, lines: Mapping[str, np.ndarray], scale: dict[str, Any]) -> Any:
+    """Draw a map (y, x) with the lines of `map_lines` and return matplotlib's image; `scale` has its colours."""
     y, x = horizontal_dims(field)
     values = field.transpose(y, x).values.astype(float)
     rows, columns = edges_of(field[y].values), edges_of(field[x].values)
@@ -170,14 +162,15 @@ def draw_map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str,
     image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
     land = np.isfinite(values)
     row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
-    upright = [((columns[j + 1], rows[i]), (columns[j + 1], rows[i + 1])) for i, j in zip(row, edge, strict=True)]
+    upright = np.stack([columns[edge + 1], rows[row], columns[edge + 1], rows[row + 1]], axis=-1)
     edge, column = np.nonzero(land[1:] != land[:-1])
-    level = [((columns[j], rows[i + 1]), (columns[j + 1], rows[i + 1])) for i, j in zip(edge, column, strict=True)]
-    _lines(axes, [*upright, *level], colors="#666666", linewidths=0.4)
-    _lines(axes, coast, colors="black", linewidths=0.8)
+    level = np.stack([columns[column], rows[edge + 1], columns[column + 1], rows[edge + 1]], axis=-1)
+    _lines(axes, np.concatenate([upright, level]).reshape(-1, 2, 2), color="#666666", linewidth=0.4)
+    for kind, pieces in lines.items():
+        _lines(axes, pieces, **LINES[kind])
     axes.set_aspect(1 / _shrinking(field))
-    axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
-    axes.set_ylabel(_axis(field[y], "latitude", "degrees_north"))
+    axes.set_xlabel(_axis(field[x], "Longitude", "degrees_east"))
+    axes.set_ylabel(_axis(field[y], "Latitude", "degrees_north"))
     axes.locator_params(axis="x", nbins=4, prune="both")
     axes.locator_params(axis="y", nbins=5)
     return image
@@ -194,10 +187,12 @@ def edges_of(centres: np.ndarray) -> np.ndarray:
     return sphere.edges_of(values) if len(values) > 1 else values[0] + np.array([-0.5, 0.5])
 
 
-def _lines(axes: Any, pieces: Any, **style: Any) -> None:
-    from matplotlib.collections import LineCollection
+def _lines(axes: Any, pieces: np.ndarray, **style: Any) -> None:
+    """Draw pieces as a single line with gaps, in a fifth of the time of a line each."""
+    from matplotlib.lines import Line2D
 
-    axes.add_collection(LineCollection(pieces, **style), autolim=False)
+    with_gaps = np.concatenate([pieces, np.full((len(pieces), 1, 2), np.nan)], axis=1)
+    axes.add_artist(Line2D(*with_gaps.reshape(-1, 2).T, solid_capstyle="round", **style))
 
 
 def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
@@ -207,9 +202,9 @@ def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
     low, high = spread_of(*measures)
     if not is_ratio(measures[0]) or low <= 0:
         most = max(abs(low), abs(high)) or 1.0
-        return {"vmin": -most, "vmax": most, "cmap": DIVERGING}
+        return {"vmin": -most, "vmax": most}
     most = max(high, 1 / low, 1.01)
-    return {"norm": LogNorm(1 / most, most), "cmap": DIVERGING}
+    return {"norm": LogNorm(1 / most, most)}
 
 
 def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lower: str) -> None:
@@ -235,27 +230,30 @@ _STEPS_OF_A_DEGREE = 100
 _SAME_PLACE = 2e-3
 
 
-def coast_lines(field: xr.DataArray) -> np.ndarray:
-    """Return the pieces of coast in a map (y, x), as (piece, end, coordinate), x before y, in the map's coordinates.
+def map_lines(field: xr.DataArray) -> dict[str, np.ndarray]:
+    """Return the pieces of lines in a map (y, x), each (piece, end, coordinate), x before y, in the map's coordinates.
 
-    The grid is of longitudes and latitudes, or rotated with 2-D `lat` and `lon`; on other grids the result is empty.
+    They are of the kinds of `LINES`; of a kind without a line in the map, there is none. The grid is of longitudes and
+    latitudes, or rotated with 2-D `lat` and `lon`; on other grids the result is empty.
     """
     y, x = horizontal_dims(field)
     ends = _in_coordinates_of(field, y, x)
     if ends is None:
-        return np.empty((0, 2, 2))
+        return {}
     rows, columns = field[y].values, field[x].values
     middle = (columns.min() + columns.max()) / 2
     ends[..., 0] -= 360 * np.round((ends[:, :1, 0] - middle) / 360)
     low = np.array([columns.min(), rows.min()]) - 1
     high = np.array([columns.max(), rows.max()]) + 1
     inside = ((ends >= low) & (ends <= high)).all(axis=-1).any(axis=-1)
-    return ends[inside & (np.abs(ends[:, 1] - ends[:, 0]).max(axis=-1) < 90)]
+    shown = inside & (np.abs(ends[:, 1] - ends[:, 0]).max(axis=-1) < 90)
+    return {kind: ends[of] for at, kind in enumerate(LINES) if (of := shown & (_pieces()[1] == at)).any()}
 
 
 def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None:
+    pieces, _ = _pieces()
     if (y, x) == ("lat", "lon"):
-        return _pieces().copy()
+        return pieces.copy()
     if not {"lat", "lon"} <= set(field.coords):
         return None
     geographic = sphere.unit_vectors(*(field[name].transpose(y, x).values for name in ("lat", "lon"))).reshape(-1, 3)
@@ -265,22 +263,22 @@ def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None
     turn = left @ np.diag([1, 1, np.sign(np.linalg.det(left @ right))]) @ right
     if np.abs(geographic @ turn - own).max() > _SAME_PLACE:
         return None
-    vectors = sphere.unit_vectors(*np.moveaxis(_pieces()[..., ::-1], -1, 0)) @ turn
+    vectors = sphere.unit_vectors(*np.moveaxis(pieces[..., ::-1], -1, 0)) @ turn
     longitudes = np.arctan2(vectors[..., 1], vectors[..., 0])
     return np.rad2deg(np.stack([longitudes, np.arcsin(vectors[..., 2].clip(-1, 1))], axis=-1))
 
 
 @functools.cache
-def _pieces() -> np.ndarray:
-    """All pieces between neighbouring points of a line, (piece, end, coordinate), in degrees east and north."""
-    with files("espo_luigi.report").joinpath("coast.npz").open("rb") as file:
+def _pieces() -> tuple[np.ndarray, np.ndarray]:
+    """All pieces between neighbouring points of a line, (piece, end, coordinate), in degrees, and their kinds."""
+    with files("espo_luigi.report").joinpath("natural_earth.npz").open("rb") as file:
         stored = np.load(file)
-        steps, firsts = stored["steps"], stored["firsts"]
+        steps, firsts, kinds = stored["steps"], stored["firsts"], stored["kinds"]
     # Steps are differences of 16 bits: their sums are right in 16 bits, whatever overflows between.
     points = np.cumsum(steps, axis=1, dtype=np.int16).T / _STEPS_OF_A_DEGREE
     joined = np.ones(len(points) - 1, bool)
     joined[firsts[1:] - 1] = False
-    return np.stack([points[:-1], points[1:]], axis=1)[joined]
+    return np.stack([points[:-1], points[1:]], axis=1)[joined], kinds[1:][joined]
 
 
 def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) -> Section:
@@ -296,9 +294,10 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
         blocks += [Heading(domain)] if there else []
         for name, of in wanted.items():
             for one in [one for one in of if one in there]:
-                words = f"{name}, {domain}, {short(one.sim_id)}"
+                words, ds = f"{domain}, {short(one.sim_id)}", reader.dataset(one.reference, load=False)
+                caption = f"{long_name(ds[name]) if ds is not None and name in ds else name}: {words}"
                 of_map = [_five(one), name, words, row_of(name, view.table)]
-                blocks.append(Drawing(f"map+{name}+{domain}+{one.sim_id}", words, draw_maps, of_map))
+                blocks.append(Drawing(f"map+{name}+{domain}+{one.sim_id}", caption, draw_maps, of_map))
     rule = (
         "Maps of every simulation."
         if every
@@ -307,7 +306,8 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
     )
     text = (
         f"{rule} Reference, simulation and scenario share a scale, and so do the two measures. Cells without data (the "
-        "sea) are grey; a thin grey line goes around those that have some, the black one is the coast (Natural Earth)."
+        "sea) are grey; a thin grey line goes around those that have some. Coasts are black, borders grey, lakes and "
+        "rivers blue (Natural Earth)."
     )
     if not names:
         blocks.append(Warned("No share of improved cells is there, which says what properties there are to map."))
@@ -338,4 +338,4 @@ def row_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
 def draw_maps(stores: Sequence[Path], name: str, words: str, known: Variable) -> Figure:
     """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
     five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
-    return property_maps(*five, title=f"{long_name(five[0])} ({words})", known=known)
+    return property_maps(*five, title=f"{long_name(five[0])}: {words}", known=known)

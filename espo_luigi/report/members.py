@@ -16,7 +16,7 @@ from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
-from espo_luigi.science.display import as_shown
+from espo_luigi.science.display import as_shown, long_name, noun
 from espo_luigi.science.quality import CELLS, COUNTED
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable as row_of
@@ -132,7 +132,7 @@ def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
         place.axhline(0, color="#888888", linewidth=0.6)
         place.set_xticks(range(len(domains)), [broken(name, 12) for name in domains])
         place.set_xlim(-0.5, len(domains) - 0.5)
-        place.set_title(variable)
+        place.set_title(broken(long_name(of_variable[0].adjusted), 36))
         place.set_ylabel(label(of_variable[0].adjusted, name="Member minus all"))
         place.grid(True, axis="y")
     handles = [Line2D([], [], marker="o", markersize=3.5, **style, label=kind) for kind, style in _STYLES.items()]
@@ -165,10 +165,10 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
         *(
             Drawing(
                 f"inversions+{sim_id}",
-                f"{names[sim_id]}: days with tasmax below tasmin",
+                f"{names[sim_id]}: days whose maximum temperature is below the minimum",
                 maps.share_maps,
                 [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
-                {"title": f"Days with tasmax below tasmin ({short(sim_id)})", "label": "Days [d]", "is_common": True},
+                {"title": f"Maximum below minimum: {short(sim_id)}", "label": "Days", "is_common": True},
             )
             for sim_id in counts
             if sim_id in shown
@@ -288,10 +288,10 @@ def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]
         *(
             Drawing(
                 f"{key}+{of.sim_id}+{of.variable}",
-                f"{names[of.sim_id]}: {of.variable}, {about}",
+                f"{names[of.sim_id]}: {noun(of.variable)}, {about}",
                 maps.share_maps,
                 [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
-                {"title": f"{of.variable} of {names[of.sim_id]}", "label": f"Share of {of_what} [%]"},
+                {"title": f"{names[of.sim_id]}: {noun(of.variable)}", "label": f"Share of {of_what} [%]"},
             )
             for of in with_any
             if of in most

@@ -18,7 +18,7 @@ from espo_luigi.report.drawings import Drawing, drawing, new_figure, with_pictur
 from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose.statistics import NOISE_QUANTILE
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import counted, noun, units_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ class Pair:
 def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process."""
     parts = with_pictures(make_sections(pairs), processes)
-    title = f"Known futures: {len({one.truth for one in pairs})} truth(s), {len(pairs)} pair(s)"
+    title = f"Known futures: {counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
     store.write_page(
         render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
     )
@@ -87,18 +87,18 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
         sections.append(Section(f"{title}: all methods", [Text(_MULTIPLES), in_noises(errors)]))
         for name in map(str, errors["variable"].values):
             unit = str(errors["units"].sel(variable=name).item())
-            text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {units_text(unit)}."
+            text = f"{counted(len(chosen), 'pair')}; means over cells of absolute errors, in {units_text(unit)}."
             drawings = []
             for period in map(str, errors["period"].values):
                 caption = (
-                    f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the "
-                    "legend's order. Below the grey line an error is within noise: the median over the truths of the "
-                    "error that 95 % of two realisations stay below."
+                    f"{period}, {noun(name)}: a point is a pair, a bar their median; in each season, methods "
+                    "stand in the legend's order. Below the grey line an error is within noise: the median over the "
+                    "truths of the error that 95 % of two realisations stay below."
                 )
                 of_period = errors.sel(variable=name, period=period)
                 file = f"perfect-{kind}-{name}-{period}"
                 drawings.append(Drawing(file, caption, errors_figure, (of_period, unit)))
-            sections.append(Section(f"{title}: {name}", [Text(text), *drawings, everywhere(errors, name)]))
+            sections.append(Section(f"{title}: {noun(name)}", [Text(text), *drawings, everywhere(errors, name)]))
     return sections
 
 

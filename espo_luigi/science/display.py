@@ -1,7 +1,8 @@
-"""Variables as reports show them: their order, their units, and the least amount of a wet day."""
+"""Variables and indicators as reports show them: names, order, units, colours, and the least amount of a wet day."""
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +22,21 @@ _UNITS = {
     "degrees": "°",
     "1": "1",
     "": "1",
+    "d": "days",
 }
+# Units as they stand in long names: xclim writes thresholds with small letters.
+_IN_NAMES = {"degc": "°C", "k": "K", "pa": "Pa", "hpa": "hPa", "mm/day": "mm/d", "mm d-1": "mm/d", "m s-1": "m/s"}
+WETTER, WARMER, NEUTRAL = "BrBG", "RdBu_r", "PuOr"
+_BELOW = r"( \w+){0,3} (below|under|<)"
+# matplotlib's colour maps of differences, by standard and long names: the first row that matches counts.
+_COLOURS = (
+    (NEUTRAL, r"day of (the )?year|\bdate\b|(first|last) day|correlation|amplitude|variability|range(?! modifier)"),
+    ("BrBG_r", rf"^(?!.*wet day follows).*\bdry|drought|moisture code|(precip|rain|snow|humid)\w*( amount)?{_BELOW}"),
+    (WETTER, r"precip|rain|snow|\bwet\b|humid|moist|water cycle"),
+    (WARMER, r"temperature above threshold|growing season|frost free"),
+    ("RdBu", rf"frost|cold|chill|\bice\b|freez|heating|deficit|temperatures?{_BELOW}"),
+    (WARMER, r"temperature|warm|heat|\bhot\b|tropical|summer"),
+)
 _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -32,9 +47,56 @@ def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) ->
 
 
 def units_text(units: Any) -> str:
-    """Return CF's units as people write them."""
-    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), str(units))
+    """Return CF's units as people write them: mm/d, W/m², kg m⁻² s⁻¹."""
+    divided = re.sub(r"^([^\s-]+) ([A-Za-z]+)-(?:1|(\d))$", r"\1/\2\3", str(units))
+    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), divided)
     return _UNITS.get(str(units), raised)
+
+
+def long_name(data: xr.DataArray) -> str:
+    """Return the name in words, by CF's attributes, its own without these; that of an indicator for its statistics."""
+    words = str(data.attrs.get("long_name") or str(data.attrs.get("standard_name", "")).replace("_", " ") or data.name)
+    words = re.sub(r"^(\d+-year climatological \w+ of )?(The (?=number))?|: \w+\. delta compared to .*$", "", words)
+    units = rf"(?<=\d )({'|'.join(_IN_NAMES)})(?!\w)"
+    words = re.sub(units, lambda unit: _IN_NAMES[unit[0].lower()], words, flags=re.IGNORECASE)
+    return words[:1].upper() + words[1:]
+
+
+def noun(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
+    """Return a variable in a few words, such as daily maximum temperature; its name if the table has none."""
+    return re.sub(r"(near-surface|air|2m) ", "", variable(name, table).long_name.lower()) or name
+
+
+def colours_of_differences(data: xr.DataArray) -> str:
+    """Return matplotlib's colour map of differences: drier is brown, wetter green, colder blue, warmer red."""
+    words = " ".join(str(data.attrs.get(name)) for name in ("standard_name", "long_name")).replace("_", " ").lower()
+    return next((colours for colours, pattern in _COLOURS if re.search(pattern, words)), NEUTRAL)
+
+
+def in_celsius(data: xr.DataArray) -> xr.DataArray:
+    """Return an indicator's temperatures in degrees Celsius, and all else, such as changes, as it is; lazy."""
+    is_value = data.attrs.get("units") == "K" and "delta_kind" not in data.attrs
+    return as_shown(data, VARIABLES["tas"]) if is_value and colours_of_differences(data) == WARMER else data
+
+
+def months_text(letters: str) -> str:
+    """Return a month (JAN) or a season (DJF) in words; other words stay."""
+    names, initials = calendar.month_name[1:], "JFMAMJJASONDJFMAMJJASOND"
+    if month := [name for name in names if name[:3].upper() == letters]:
+        return month[0]
+    first = initials.find(letters) if 1 < len(letters) < 12 else -1
+    return f"{names[first]} to {names[(first + len(letters) - 1) % 12]}" if first >= 0 else letters
+
+
+def experiment_text(experiment: str) -> str:
+    """Return an experiment as people write it: SSP5-8.5, RCP4.5."""
+    known = re.fullmatch(r"(?:(ssp)(\d)|rcp)(\d)(\d)", experiment)
+    return f"{f'SSP{known[2]}-' if known[1] else 'RCP'}{known[3]}.{known[4]}" if known else experiment
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: 1 simulation, 2 simulations."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def of_differences(units: str) -> str:

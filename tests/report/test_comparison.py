@@ -90,7 +90,7 @@ def test_equal_runs_are_equal_in_any_chunks_and_formats(tmp_path: Path, capsys: 
     b = publish(tmp_path / "b", dataset(climate()), "other-name", {"time": 365, "lat": 7, "lon": 2})
     out = tmp_path / "page.html"
     assert cli.main(["compare", str(a), str(b), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"equal: 2 variable(s)\n{out}\n"
+    assert capsys.readouterr().out == f"equal: 2 variables\n{out}\n"
     assert "Two productions: equal" in out.read_text()
     archives = [str(next(folder.glob("*.zip"))) for folder in (a, b)]
     assert cli.main(["compare", *archives, "--out", str(out), "--json"]) == 0
@@ -231,6 +231,17 @@ def test_another_seed_of_mbcn_is_noise() -> None:
         assert [row.beyond_noise for row in rows] == [False] * 5
         both[1] = both[1] + np.where(np.arange(12) % 2, 2, -2).astype("float32")
         assert differences.compare(both[0], both[1])[0][0].beyond_noise
+
+
+def test_properties_of_rain_have_its_units(tmp_path: Path) -> None:
+    both = [dataset({"pr": climate()["pr"] + more}).rename(pr="q99_pr") for more in (0, np.float32(1))]
+    paths = [tmp_path / name for name in "ab"]
+    for path, ds in zip(paths, both, strict=True):
+        flux = (ds["q99_pr"] / 86400).assign_attrs(units="kg m-2 s-1")
+        publish(path, ds.assign(q99_pr=flux))
+    found, _ = compared(*paths)
+    assert set(found.units.values()) == {"mm/d"}
+    assert of(found, "q99_pr")["year"].mean == pytest.approx(1, rel=1e-3)
 
 
 def test_each_difference_of_values_without_draws_is_more_than_noise(tmp_path: Path) -> None:

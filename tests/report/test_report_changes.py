@@ -196,7 +196,7 @@ def test_curves_of_dates_go_through_the_turn_of_the_year(view: RunView, tmp_path
     np.testing.assert_allclose(drawn["median"], np.median(np.where(dates > 180, dates - 365, dates), axis=0), atol=1e-3)
     assert (drawn["low"] < drawn["median"]).all() and (drawn["median"] < drawn["high"]).all()
     np.testing.assert_allclose(reference.squeeze("region"), [0, 5, -5, 3], atol=0.1)
-    assert curve.options["label"] == "frost [day of the year]"
+    assert curve.options["label"] == "Day of year [day of the year]"
     assert isinstance(curve.drawn(), Picture)
 
 
@@ -209,6 +209,31 @@ def test_the_page_needs_only_one_of_both_rules(view: RunView, without: str) -> N
     assert "tx_mean+YS-JAN+plumes" in drawn
     (table,) = [block for block in sections[1].blocks if isinstance(block, Table)]
     assert {row[0] for row in table.rows} == ({*REGIONS} if without == "ensemble" else {"whole domain"})
+
+
+def test_curves_are_running_means_over_thin_years_in_the_units_of_people(view: RunView) -> None:
+    (one, *_) = [block for block in changes.changes_sections(view)[0][1].blocks if isinstance(block, Drawing)][::-1]
+    series, reference = one.arguments
+    axes = one.draw(series, reference, **one.options).axes[0]
+    assert axes.get_ylabel() == "Mean daily maximum temperature [°C]" and -30 < axes.get_ylim()[0] < 40
+    thick = {line.get_label(): line for line in axes.lines if line.get_linewidth() > 1}
+    assert {"SSP2-4.5", "SSP5-8.5", "reference"} == thick.keys()
+    years = series["ssp585"]["median"].isel(region=0)
+    means = years.to_series().rolling(10, center=True).mean()
+    np.testing.assert_allclose(thick["SSP5-8.5"].get_ydata(), means)
+    assert len([line for line in axes.lines if line.get_linewidth() == 0.5]) == len(thick)
+
+
+def test_figures_and_sections_are_called_what_people_call_them(tmp_path: Path) -> None:
+    view = write_changes_run(tmp_path, ("YS-JAN", "QS-DEC"), regions=False)
+    sections, _ = changes.changes_sections(view)
+    names = ("Mean daily maximum temperature", "Total accumulated precipitation")
+    assert {one.title for one in sections[1:]} == {*names, *(f"{name}, by season" for name in names)}
+    titles = [block.options["title"] for one in sections for block in one.blocks if isinstance(block, Drawing)]
+    assert f"{names[0]}: changes in SSP5-8.5" in titles
+    assert not any(code in title for code in ("tx_mean", "prcptot", "YS", "QS", "ssp", "(s)") for title in titles)
+    (table,) = [block for block in sections[0].blocks if isinstance(block, Table) and block.columns[0] == "Indicator"]
+    assert f"{names[1]}, by season: June to August" in {row[0] for row in table.rows}
 
 
 def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> None:
@@ -224,7 +249,7 @@ def test_the_summary_has_each_indicators_numbers_wherever_any_is_drawn(tmp_path:
     sections, _ = changes.changes_sections(replace(view, of_reference={}))
     (table,) = [block for block in sections[0].blocks if isinstance(block, Table) and block.columns[0] == "Indicator"]
     at = {name: index for index, name in enumerate(table.columns)}
-    assert {"at +1 K", "at +2 K", "at +4 K", "ssp585, 2001-2020", "ssp585, 2021-2040"} <= at.keys()
+    assert {"at +1 K", "at +2 K", "at +4 K", "SSP5-8.5, 2001-2020", "SSP5-8.5, 2021-2040"} <= at.keys()
     assert not any("1991-2010" in name or "+5 K" in name for name in at)
     for row in table.rows:
         assert "–" not in {row[at[name]] for name in at}, row
@@ -271,22 +296,6 @@ def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, t
     assert not any("No changes" in block.text for one in sections for block in one.blocks if isinstance(block, Text))
     assert f"tx_mean+YS-JAN+delta+{at.experiment}.nc" in numbers
     assert f"prcptot+YS-JAN+delta+{at.experiment}.nc" not in numbers
-
-
-@pytest.mark.parametrize(
-    ("attrs", "colours"),
-    [
-        ({"standard_name": "air_temperature"}, "RdBu_r"),
-        ({"standard_name": "lwe_thickness_of_precipitation_amount"}, "BrBG"),
-        ({"long_name": "Maximum 5-day total precipitation: pct. delta compared to 1991-2010"}, "BrBG"),
-        ({"long_name": "Maximum consecutive days with daily precipitation below 1 mm/day"}, "PuOr"),
-        ({"standard_name": "number_of_days_with_lwe_thickness_of_precipitation_amount_below_threshold"}, "PuOr"),
-        ({"standard_name": "days_with_air_temperature_below_threshold"}, "PuOr"),
-        ({}, "PuOr"),
-    ],
-)
-def test_colours_mean_warm_or_wet_only_where_more_is_warm_or_wet(attrs: dict[str, str], colours: str) -> None:
-    assert changes._scale([xr.DataArray([1.0, -2.0])], attrs)["cmap"] == colours
 
 
 def test_a_damaged_store_is_named_and_the_others_are_shown(view: RunView, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_flags_are_told_in_plain_words_and_tasmin_above_tasmax_is_counted(writte
 def test_flags_of_several_scopes_say_which(view: RunView, tmp_path: Path) -> None:
     columns = ("scope", *store.read_table(view.flags[SIMULATIONS[0]])[0])
     below = {"variable": "tasmax", "flag": "tasmax_below_tasmin", "meaning": "tasmax below tasmin"}
-    wet = {"variable": "pr", "flag": "very_large_precipitation_events", "meaning": "more precipitation than 400 mm d⁻¹"}
+    wet = {"variable": "pr", "flag": "very_large_precipitation_events", "meaning": "more precipitation than 400 mm/d"}
     rows = [
         {**below, "raised": "False", "count": "0"},
         {**below, "scope": "QC", "raised": "True", "count": "2", "worst": "-0.3", "units": "K", "day": "1990-01-01"},
@@ -164,7 +164,7 @@ def test_flags_of_several_scopes_say_which(view: RunView, tmp_path: Path) -> Non
     section = health_section(replace(view, flags={SIMULATIONS[0]: path, SIMULATIONS[1]: view.flags[SIMULATIONS[1]]}))
     verdict, warned, days, flags = section.blocks[:4]
     assert "2 simulation(s) checked, 4 flags in all, 2 of them raised." in verdict.text
-    assert "Model-A ssp585 r1i1p1f1: QC: pr: more precipitation than 400 mm d⁻¹: on 1 day(s)" in warned.text
+    assert "Model-A ssp585 r1i1p1f1: QC: pr: more precipitation than 400 mm/d: on 1 day(s)" in warned.text
     assert [row[1:] for row in days.rows] == [["whole domain", "0"], ["QC", "2"], ["whole domain", "0"]]
     assert flags.columns[:3] == ["Simulation", "Scope", "Variable"]
     assert [row[1:3] for row in flags.rows][:3] == [["whole domain", "tasmax"], ["QC", "tasmax"], ["QC", "pr"]]

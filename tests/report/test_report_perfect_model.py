@@ -82,9 +82,9 @@ def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path
     assert [one.title for one in sections] == [
         "What this tests, and what not",
         "Pairs of different models: all methods",
-        "Pairs of different models: pr",
+        "Pairs of different models: precipitation",
         "Control: pairs of one model: all methods",
-        "Control: pairs of one model: pr",
+        "Control: pairs of one model: precipitation",
     ]
     names = [block.name for one in sections for block in one.blocks if isinstance(block, Drawing)]
     assert names == ["perfect-pairs-pr-2041-2070", "perfect-control-pr-2041-2070"]
@@ -100,7 +100,7 @@ def test_a_figure_shows_each_pair_in_its_panel_with_its_unit(tmp_path: Path) -> 
     titles = [panel.get_title() for panel in figure.axes]
     assert titles == ["Mean", "95 % quantile", "99 % quantile", "Wet days", "", "", "", ""]
     labels = [panel.get_ylabel() for panel in figure.axes]
-    assert labels[0] == "Error of the level [mm d⁻¹]" and labels[7] == "Error of the change [1]"
+    assert labels[0] == "Error of the level [mm/d]" and labels[7] == "Error of the change [1]"
     assert {float(one.get_offsets()[0, 1]) for one in figure.axes[0].collections} == {3, 0.5, 2}
 
 

@@ -112,7 +112,7 @@ def test_tables_have_the_verdicts_and_the_numbers(view: RunView) -> None:
         ["Lag-1 autocorrelation of tasmax, DJF", "not calibrated", "0", "2", "0", "0", "0", "100", "100"],
         ["Mean precipitation, JJA", "calibrated", "1", "1", "0", "50", "0", "100", "10"],
     ]
-    assert list(pairs[1].rows[0][1:]) == ["1", "1.5", "1.25", "0.25", "d", "5", "25", "100", "45", "farther"]
+    assert list(pairs[1].rows[0][1:]) == ["1", "1.5", "1.25", "0.25", "days", "5", "25", "100", "45", "farther"]
     assert "20 of 90 land cells" in section.blocks[0].text  # type: ignore[attr-defined]
 
 
@@ -150,7 +150,7 @@ def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(run: RunVi
     both = replace(found, compared={**found.compared, **lacking})
     (section,) = uncalibrated_section(*read_compared(both))
     warned = [block.text for block in section.blocks if isinstance(block, Warned)]
-    assert warned[0] == "1 comparison(s) have no verdict: noise cannot be told from less than 10 years."
+    assert warned[0] == "1 comparison without a verdict: noise needs 10 years or more."
     assert "none.zarr: not made" in warned[1]
     assert first_page(read_compared(both)[0]) == []
     assert uncalibrated_section(*read_compared(replace(found, compared={}))) == []

@@ -173,7 +173,10 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     assert main(["perfect-model"]) == 0
     page = Path(capfd.readouterr().out.split()[-1])
     assert page == tmp_path / "final" / "report" / "perfect-model+all.html"
-    assert "Pairs of different models: tasmax" in page.read_text() and "could not be drawn" not in page.read_text()
+    assert (
+        "Pairs of different models: daily maximum temperature" in page.read_text()
+        and "could not be drawn" not in page.read_text()
+    )
     done = list(job_results(tmp_path / "run"))
     assert Counter(result["family"] for result in done) == {"PerfectPair": 2, "PerfectModel": 1}
     pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")

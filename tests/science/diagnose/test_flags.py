@@ -110,7 +110,7 @@ def test_a_flag_of_a_scope_is_worst_within_the_scope_and_has_the_scope_s_thresho
     assert (whole.count, quebec.count, south.count) == (3, 2, 0)
     assert (whole.lat, whole.lon, quebec.lat, quebec.lon) == (45.0, -70.0, 46.0, -69.0)
     assert (whole.worst, quebec.worst) == (pytest.approx(500), pytest.approx(430))
-    assert quebec.meaning == "more precipitation than 400 mm d⁻¹"
+    assert quebec.meaning == "more precipitation than 400 mm/d"
 
 
 def test_limits_of_the_daily_range_are_differences(product: xr.Dataset) -> None:

@@ -243,10 +243,13 @@ def treated_section(view: RunView) -> list[Section]:
     return [Section("Days treated otherwise", [*reader.warned(), *blocks])] if counted else []
 
 
-def flags_section(view: RunView) -> list[Section]:
-    """Return the section about the flags of days and of cells; none for a run without them."""
-    reader = Reader()
-    found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
+def read_flags(view: RunView, reader: Reader) -> list[Treated]:
+    """Return the shares of days and of cells with each flag."""
+    return [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
+
+
+def flags_section(found: Sequence[Treated], reader: Reader) -> list[Section]:
+    """Return the section about the flags of `read_flags`; none for a run without them."""
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
     arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
     if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:

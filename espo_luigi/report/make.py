@@ -38,7 +38,6 @@ from espo_luigi.report.html import Code, Heading, Link, Section, Table, Text, Wa
 from espo_luigi.report.improvement import (
     PUBLISHED,
     PUBLISHED_ROW,
-    first_page,
     improvement_section,
     read_compared,
     uncalibrated_section,
@@ -142,22 +141,19 @@ def make_sections(
     improved, shares = improvement_section(view)
     summaries, reader = distributions.read_summaries(view)
     compared, comparing = read_compared(view)
-    of_flags, of_checks = Reader(), Reader()
+    of_flags, of_checks, of_changes = Reader(), Reader(), Reader()
     flagged, checks = read_flags(view, of_flags), problem_sections.read_checks(view, of_checks)
     biases = first_screen.biases_of(view, Reader())
     doubts = first_screen.doubts_of(view, checks, flagged, compared, biases)
-    chosen, worse = first_screen.chosen_change(changes), first_page(compared)
+    kept = distributions.change_section(summaries, reader, WANTED_PERIODS, view.table)
+    daily = next((block for block in kept.blocks if isinstance(block, Table)), None)
+    change = first_screen.change_of(changes, daily, of_changes)
     link = Link(_OF_CHANGES, f"{changes_folder(out).name}/{PAGE}")
-    opening = [
-        *first_screen.first_map(view, chosen),
-        first_screen.verdict_of(doubts),
-        *first_screen.sentences(view, biases, chosen, summaries, doubts),
-    ]
     parts = {
-        "glance": [Section("", opening)],
+        "glance": [first_screen.opening(view, biases, change, doubts)],
         "changes": [
-            *([Section("Indicators", [link, *changes[0].blocks])] if changes else []),
-            distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
+            *([Section("Indicators", [link, *of_changes.warned(), *changes[0].blocks])] if changes else []),
+            kept,
             *members_section(view),
         ],
         "quality": [
@@ -172,7 +168,6 @@ def make_sections(
         "doubts": [
             first_screen.ranked_section(doubts),
             Section("Missing and failed", problem_sections.failures(view, failed)),
-            *([Section("Aspects of the climate", worse)] if worse else []),
             *flags_section(flagged, of_flags),
         ],
         "run": [inputs_section(view, out), replace(run_section(view, jobs), folded=True)],

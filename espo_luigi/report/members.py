@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
-from espo_luigi.report.html import Heading, Section, Table, Text, Warned
+from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
@@ -251,9 +251,6 @@ def read_flags(view: RunView, reader: Reader) -> list[Treated]:
 def flags_section(found: Sequence[Treated], reader: Reader) -> list[Section]:
     """Return the section about the flags of `read_flags`; none for a run without them."""
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
-    arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
-    if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:
-        blocks.append(Warned("\n".join(told)))
     for of_what in ("days", "cells"):
         chosen = [one for one in found if one.of_what == of_what]
         blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")

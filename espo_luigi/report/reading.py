@@ -78,7 +78,7 @@ class RunView:
     what was nearer to the reference after adjusting, by pool and domain; `table` is that of the variables;
     `ensembles` has what simulations have in common, `of_reference` the reference's indicators by frequency, and
     `regions` those of means, by name (see `science.outcomes.regions`); `adjusted` are the adjusted variables, `method`
-    how, in words, and `years` the periods of the products.
+    how, in words, and `years` those of the products.
     """
 
     config_files: tuple[Path, ...]
@@ -106,7 +106,7 @@ class RunView:
     regions: Mapping[str, Any] = field(default_factory=dict)
     adjusted: tuple[str, ...] = ()
     method: str = ""
-    years: tuple[str, ...] = ()
+    years: str = ""
 
 
 class Reader:

@@ -1,8 +1,8 @@
 """Flags of values and cells: bits that say why to doubt them, in a product's store of flags.
 
 Of each variable `pr` there are `pr_flags` (time and cells, uint16) and `pr_cell_flags` (cells, uint8), whose attributes
-`flag_masks` and `flag_meanings` (CF 3.5) name the bits, and `flag_ranks` tells how bad they are. The first eight bits of
-a day are the method's: what it marks, by its `counts`. A variable that is derived from others has the flags of these.
+`flag_masks` and `flag_meanings` (CF 3.5) name the bits, and `flag_ranks` their ranks. The first eight bits of a day are
+the method's: what it marks, by its `counts`. A variable that is derived from others has the flags of these.
 
 The values of a product, rounded and clipped, are compared with the reference's of the same variable: derived ones, too,
 if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
@@ -35,21 +35,13 @@ _COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
 # The bits of a day after the method's eight, and those of a cell, each with its rank.
 DAYS: Mapping[str, Rank] = {
-    "clipped": "for_information",
-    "exchanged": "for_information",
-    "crossed_before": "for_information",
-    "filled_in_time": "look",
-    "repaired": "look",
-    "beyond_the_record": "look",
-    "beyond_the_season": "look",
-}
+    "clipped": "for_information", "exchanged": "for_information", "crossed_before": "for_information",
+    "filled_in_time": "look", "repaired": "look", "beyond_the_record": "look", "beyond_the_season": "look",
+}  # fmt: skip
 CELLS: Mapping[str, Rank] = {
-    "extrapolated_in_space": "look",
-    "signal_distorted": "look",
-    "sign_flipped": "do_not_use",
-    "signal_not_judged": "for_information",
-    "arid": "look",
-}
+    "extrapolated_in_space": "look", "signal_distorted": "look", "sign_flipped": "do_not_use",
+    "signal_not_judged": "for_information", "arid": "look",
+}  # fmt: skip
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)

@@ -422,7 +422,7 @@ def run_view() -> RunView:
         regions=regions(run) if run.config.spatial_mean else {},
         adjusted=run.config.biasadjust.adjusted,
         method=run.config.biasadjust.in_words,
-        years=tuple("-".join(map(str, period)) for period in run.config.custom.stretches),
+        years=", ".join("-".join(map(str, period)) for period in run.config.custom.stretches),
     )
 
 

@@ -115,43 +115,43 @@ def ranked_section(doubts: Sequence[Doubt]) -> Section:
 def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing]], doubts: Sequence[Doubt]) -> Section:
     """Return the section with the map, the verdict and the sentences; `change` is what changes, and its map."""
     names = [row_of(name, view.table).long_name.lower() or name for name in view.adjusted]
-    worst = [one.text for one in doubts if one.level == doubts[0].level > 0]
-    reason = f"All is made, checked and compared, and no flag to look at is on over {MUCH:.0%} of the days or cells."
-    if worst:
-        reason = f"{worst[0][:1].upper()}{worst[0][1:]}{f'; {len(worst) - 1} more reasons below' * bool(worst[1:])}."
-    level = doubts[0].level if doubts else 0
-    told = [one.text for one in doubts if one.rank != "for_information"]
-    return Section(
-        "",
-        [
-            *(change[1] or _map_of_bias(view)),
-            Verdict(VERDICTS[RANKS[2 - level]], level, reason),
-            Text(f"Adjusted: {enumerated(names) or '?'} of {_simulations(len(view.simulations))}, {view.years}."),
-            Text(f"Method: {view.method}; reference {view.reference}, {'-'.join(map(str, view.period))}."),
-            Text(_better(biases)),
-            Text(f"Changes: {change[0]}."),
-            Text(f"Not to trust: {_few(told, '; ') or 'nothing that these checks see'}."),
-        ],
+    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.rank != "for_information"]
+    worst = [one.text for one in doubts if one.level == level] if level else []
+    good = (
+        f"all is made, checked and compared, and no flag to look at is on over {100 * MUCH:.0f} % of the days or cells"
     )
+    sentences = [
+        f"{enumerated(names) or 'no variable'} of {_simulations(len(view.simulations))} adjusted, {view.years}",
+        f"{view.method}, with the reference {view.reference} of {'-'.join(map(str, view.period))}",
+        _better(biases),
+        change[0],
+        f"not to trust: {_few(told, '; ') or 'nothing that these checks see'}",
+    ]
+    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_few(worst, "; ", 1) or good))
+    return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _simulations(count: int) -> str:
     return f"{count} simulation{'s' * (count != 1)}"
 
 
-def _few(texts: Sequence[str], between: str = ", ") -> str:
-    return between.join([*texts[:2], *([f"{len(texts) - 2} more"] if len(texts) > 2 else [])])
+def _few(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
+    return between.join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
 
 
 def _better(biases: pd.DataFrame) -> str:
     if biases.empty:
-        return "Better: not known, as no property was compared with the reference."
+        return "whether it is better than raw is not known: no property was compared with the reference"
     one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
     farther = _few([*biases.words[biases.adjusted > biases.raw]]) or "none"
     numbers = " to ".join(number_text(value, ".2g") for value in (one.raw, one.adjusted))
     return (
-        f"Better: the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers} {one.units}; "
-        f"of {len(biases)} properties, the median keeps {kept:.0%} of the raw bias; farther than raw: {farther}."
+        f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers} {one.units}; of "
+        f"{len(biases)} properties, the median keeps {100 * kept:.0f} % of its raw bias; farther than raw: {farther}"
     )
 
 
@@ -177,8 +177,8 @@ def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) 
             reader.lacking.append(f"{block.caption}: {type(error).__name__}: {error}")
     if daily and daily.rows:
         domain, sim, name, raw, adjusted, _, units = daily.rows[0]
-        return f"{name}, the median of days, by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
-    return "not known, as neither indicators nor summaries are there", []
+        return f"the median of {name} changes by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
+    return "what changes is not known: neither indicators nor summaries are there", []
 
 
 def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
@@ -190,7 +190,7 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
     field, where = row[names[1]], f"{change.name.split('+')[-1]}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
-    told = f"{words} by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
+    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
     label = changes._label(field.attrs)
     arguments = [{where: field}, changes._scale([field], field.attrs), label]
     return told, [Drawing("first-map", f"{words}: {label.partition(' [')[0].lower()}", side_by_side, arguments)]

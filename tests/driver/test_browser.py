@@ -139,6 +139,6 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
     assert log and "1 < 2 & 3" in Path(log[0]).read_text()
     assert browser.evaluate("document.images.length") == 2  # of the run: nothing else was computed
     assert browser.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
-    browser.click("nav a[href='#section-7']")
-    assert browser.evaluate("location.hash") == "#section-7"
+    browser.click("nav a[href='#run']")
+    assert browser.evaluate("location.hash") == "#run"
     assert [error for error in browser.errors if not any(name in error for name in OF_LUIGI)] == []

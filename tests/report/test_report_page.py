@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser, missing_browser
+from browser import Browser, missing_axe, missing_browser
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
 from espo_luigi import store
@@ -131,6 +131,21 @@ def test_a_browser_shows_the_page_whole_and_finds_nothing_wrong(written: Path, t
         # Whatever a text from elsewhere made of the page, no script runs.
         made = "const made = document.createElement('script'); made.textContent = 'window.ran = 1'"
         assert browser.evaluate(f"(() => {{ {made}; document.head.append(made); return window.ran === undefined }})()")
+
+
+@pytest.mark.skipif(missing_axe() is not None, reason=str(missing_axe()))
+def test_the_page_is_accessible_in_light_and_dark_and_opens_with_one_screen(written: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "browser") as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=1366, height=768, deviceScaleFactor=1, mobile=False)
+        browser.open(written.as_uri())
+        assert browser.evaluate("document.querySelector('#glance section').getBoundingClientRect().bottom") <= 768
+        assert browser.evaluate("document.querySelectorAll('#glance figure img').length") == 1
+        grounds = "[document.body, document.images[0]].map(one => getComputedStyle(one).backgroundColor)"
+        white = "rgb(255, 255, 255)"
+        for dark in (False, True):
+            assert browser.findings(dark=dark) == []
+            ground, plate = browser.evaluate(grounds)
+            assert (ground != white, plate) == (dark, white)
 
 
 def test_the_change_of_precipitation_is_told_of_days_with_much_of_it_though_half_are_dry(view: RunView) -> None:

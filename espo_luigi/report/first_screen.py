@@ -70,7 +70,7 @@ def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
 def _shown(measure: xr.DataArray, view: RunView) -> xr.DataArray:
     if maps.is_ratio(measure):
         return measure
-    return as_shown(as_difference(measure), row_of(str(measure.name), view.table))
+    return as_shown(as_difference(measure), maps.row_of(str(measure.name), view.table))
 
 
 def doubts_of(
@@ -148,9 +148,9 @@ def _better(biases: pd.DataFrame) -> str:
         return "whether it is better than raw is not known: no property was compared with the reference"
     one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
     farther = _few([*biases.words[biases.adjusted > biases.raw]]) or "none"
-    numbers = " to ".join(number_text(value, ".2g") for value in (one.raw, one.adjusted))
+    numbers = f"{number_text(one.raw, '.2g')} to {number_text(one.adjusted, '.2g')} {one.units}".rstrip()
     return (
-        f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers} {one.units}; of "
+        f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers}; of "
         f"{len(biases)} properties, the median keeps {100 * kept:.0f} % of its raw bias; farther than raw: {farther}"
     )
 
@@ -206,7 +206,7 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
             and (name := next((one for one in PUBLISHED if one in raw), next(iter(raw), "")))
         ):
             fields = {words: _shown(ds[name], view) for words, ds in {"Raw": raw, "Adjusted": adjusted}.items()}
-            water = {"cmap": OF_WATER} if row_of(str(name), view.table).wet is not None else {}
+            water = {"cmap": OF_WATER} if maps.row_of(str(name), view.table).wet is not None else {}
             label = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
             caption = f"{label.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
             yield Drawing("first-map", caption, side_by_side, [fields, maps._around([*fields.values()]) | water, label])

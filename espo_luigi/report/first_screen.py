@@ -55,13 +55,12 @@ def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
     """
     rows = []
     for of in view.diagnosed:
-        raw, adjusted = (reader.dataset(path) for path in (of.sim_meas, of.scen_meas))
-        for name in map(str, raw or {}):
-            if raw is not None and adjusted is not None and name in adjusted:
-                both, none = [_shown(one[name], view) for one in (raw, adjusted)], float(maps.is_ratio(raw[name]))
-                words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
-                units = units_text(both[0].attrs.get("units", ""))
-                rows.append((name, words, units, *(float(abs(one - none).mean()) for one in both)))
+        raw, adjusted = (reader.dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas))
+        for name in (name for name in map(str, raw) if name in adjusted):
+            both, none = [_shown(ds[name], view) for ds in (raw, adjusted)], float(maps.is_ratio(raw[name]))
+            words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
+            units = units_text(both[0].attrs.get("units", ""))
+            rows.append((name, words, units, *(float(abs(field - none).mean()) for field in both)))
     by_name = pd.DataFrame(rows, columns=["name", "words", "units", "raw", "adjusted"]).groupby("name", sort=False)
     means = by_name.agg({"words": "first", "units": "first", "raw": "mean", "adjusted": "mean"})
     return means.loc[[name for name in dict.fromkeys((*PUBLISHED, *means.index)) if name in means.index]]
@@ -160,16 +159,10 @@ def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) 
 
     `sections` are those of the page about changes, `daily` the changes of daily values: without maps, its first row.
     """
-    found = [
-        (section.title.partition(" (")[0], block)
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, Drawing) and block.draw is changes.change_maps
-    ]
-    found.sort(
-        key=lambda one: one[1].arguments[0][one[1].arguments[1][1]].attrs.get("standard_name") != "air_temperature"
-    )
-    of_first = [one for one in found if one[0] == found[0][0]]
+    drawn = [(section.title.partition(" (")[0], block) for section in sections for block in section.blocks]
+    found = [(words, of) for words, of in drawn if isinstance(of, Drawing) and of.draw is changes.change_maps]
+    warm = [one for one in found if _middle(one[1]).attrs.get("standard_name") == "air_temperature"]
+    of_first = [one for one in found if one[0] == (warm or found)[0][0]]
     for words, block in [one for one in of_first if "+delta+" in one[1].name][-1:] or of_first[:1]:
         try:
             return _told(words, block)
@@ -179,6 +172,10 @@ def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) 
         domain, sim, name, raw, adjusted, _, units = daily.rows[0]
         return f"the median of {name} changes by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
     return "what changes is not known: neither indicators nor summaries are there", []
+
+
+def _middle(change: Drawing) -> Any:
+    return change.arguments[0][change.arguments[1][1]]
 
 
 def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
@@ -199,17 +196,13 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
 def _map_of_bias(view: RunView) -> Iterator[Drawing]:
     """A map of the first simulation's bias of the first property, before and after, if there is any."""
     for of in view.diagnosed:
-        raw, adjusted = (Reader().dataset(path) for path in (of.sim_meas, of.scen_meas))
-        if (
-            raw is not None
-            and adjusted is not None
-            and (name := next((one for one in PUBLISHED if one in raw), next(iter(raw), "")))
-        ):
-            fields = {words: _shown(ds[name], view) for words, ds in {"Raw": raw, "Adjusted": adjusted}.items()}
-            water = {"cmap": OF_WATER} if maps.row_of(str(name), view.table).wet is not None else {}
-            label = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
-            caption = f"{label.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
-            yield Drawing("first-map", caption, side_by_side, [fields, maps._around([*fields.values()]) | water, label])
+        both = [Reader().dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas)]
+        for name in [one for one in (*PUBLISHED, *map(str, both[0])) if all(one in ds for ds in both)][:1]:
+            fields = {words: _shown(ds[name], view) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)}
+            water = {"cmap": OF_WATER} if maps.row_of(name, view.table).wet is not None else {}
+            words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
+            caption = f"{words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
+            yield Drawing("first-map", caption, side_by_side, [fields, maps._around([*fields.values()]) | water, words])
             return
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 # The properties whose maps are shown; of all other kinds of figures, the first.
 _MAPS = ("mean_tasmax", "q99_pr", "max_dry_spell")
 _FIGURE = re.compile(
-    r'<h(?P<level>[23])>(?P<section>.*?)</h[23]>|<img src="data:image/png;base64,(?P<png>[^"]+)"[^>]* alt="(?P<caption>[^"]*)"'
+    r"<h(?P<level>[23])>(?P<section>.*?)</h[23]>|"
+    r'<img src="data:image/png;base64,(?P<png>[^"]+)"[^>]* alt="(?P<caption>[^"]*)"'
 )
 
 

@@ -37,7 +37,7 @@ SECTIONS = {
     "Days treated otherwise": ("treated", "h3", "figure"),
     "Series and distributions": ("series", "h3", "figure"),
     "Is the climate-change signal kept?": ("change", "figure", "figure"),
-    "Health checks": ("checks", "h3", "table"),
+    "By rank": ("ranks", "h3", "div:last-of-type"),
     "Jobs": ("run", "h3", "figure"),
 }
 PICTURE_WIDTH, COLOURS = 900, 96
@@ -103,6 +103,7 @@ def photograph_report(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, Browser(Path(folder) / "profile") as browser:
         (Path(folder) / "report.html").write_text(text)
         browser.call("Emulation.setDeviceMetricsOverride", width=1080, height=900, deviceScaleFactor=1, mobile=False)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open((Path(folder) / "report.html").as_uri())
         browser.evaluate("document.querySelectorAll('section > details').forEach(fold => fold.open = true)")
         for title, (name, first, last) in SECTIONS.items():

@@ -201,20 +201,20 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
             fields = {words: _shown(ds[name], view) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)}
             water = {"cmap": OF_WATER} if maps.row_of(name, view.table).wet is not None else {}
             words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
-            caption = f"{words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
+            caption = f"Before and after: {words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
             yield Drawing("first-map", caption, side_by_side, [fields, maps._around([*fields.values()]) | water, words])
             return
 
 
 @drawing
 def side_by_side(fields: Mapping[str, xr.DataArray], scale: dict[str, Any], label: str) -> Figure:
-    """Draw maps (y, x) on one scale, beside or below each other; values of one sign get all of that sign's colours."""
+    """Draw maps (y, x) on one scale, beside or below each other; a map of one sign gets all of that sign's colours."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
     first, values = next(iter(fields.values())), np.concatenate([one.values.ravel() for one in fields.values()])
     low, high = np.nanmin(values), np.nanmax(values)
-    if "vmin" in scale and low < high and low * high > 0:
+    if len(fields) == 1 and "vmin" in scale and low < high and low * high > 0:
         shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
         scale = {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}
     ratio, count = maps.width_by_height(first), len(fields)

@@ -271,8 +271,11 @@ def number(value: float) -> str:
 
 def report_checks() -> str:
     """The flags of products that the report tells."""
-    rows = [(code(name), flag.title, flag_meaning(flag), default_of(name, flag)) for name, flag in FLAGS.items()]
-    return table(["flag", "title in the report", "what it finds", "threshold without your own"], rows)
+    rows = [
+        (code(name), flag.title, flag.rank.replace("_", " "), flag_meaning(flag), default_of(name, flag))
+        for name, flag in FLAGS.items()
+    ]
+    return table(["flag", "title in the report", "rank", "what it finds", "threshold without your own"], rows)
 
 
 def flag_meaning(flag: Flag) -> str:

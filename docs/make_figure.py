@@ -30,14 +30,14 @@ HERE = Path(__file__).parent
 CALIBRATION = slice("1991", "2020")
 # Of each section of the report: the picture's name, and the elements from which and to which it shows the section.
 SECTIONS = {
-    "Summary": ("summary", "h2", "table"),
-    "Improvement": ("improvement", "h2", "figure"),
+    "": ("summary", "figure", "figure"),  # the first screen
+    "Improvement": ("improvement", "h3", "figure"),
     "Calibrated and not": ("calibrated", "figure", "figure"),
-    "Maps": ("maps", "h2", "figure"),
-    "Series and distributions": ("series", "h2", "figure"),
+    "Maps": ("maps", "h3", "figure"),
+    "Series and distributions": ("series", "h3", "figure"),
     "Is the climate-change signal kept?": ("change", "figure", "figure"),
-    "Health checks": ("checks", "h2", "table"),
-    "The run": ("run", "h2", "figure"),
+    "By rank": ("ranks", "h3", "div:last-of-type"),
+    "Jobs": ("run", "h3", "figure"),
 }
 PICTURE_WIDTH, COLOURS = 900, 96
 
@@ -102,11 +102,13 @@ def photograph_report(page: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, Browser(Path(folder) / "profile") as browser:
         (Path(folder) / "report.html").write_text(text)
         browser.call("Emulation.setDeviceMetricsOverride", width=1080, height=900, deviceScaleFactor=1, mobile=False)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open((Path(folder) / "report.html").as_uri())
+        browser.evaluate("document.querySelectorAll('section > details').forEach(fold => fold.open = true)")
         for title, (name, first, last) in SECTIONS.items():
             clip = browser.evaluate(
                 f"""(() => {{
-                    const titled = section => section.querySelector("h2").innerText.endsWith({title!r});
+                    const titled = section => (section.querySelector("h3")?.innerText ?? "") === {title!r};
                     const section = [...document.querySelectorAll("section")].find(titled);
                     const box = selector => section.querySelector(selector).getBoundingClientRect();
                     const [all, top] = [section.getBoundingClientRect(), box({first!r}).top - 10];

@@ -1,6 +1,7 @@
 """The site's generated pages are what docs/make_reference.py makes of the code, and the pages name what exists."""
 
 import json
+import os
 import re
 import runpy
 import zlib
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser
 from make_blocks import BLOCKS, filled
 
 ROOT = Path(__file__).parent.parent
@@ -186,3 +188,20 @@ def entries(inventory: bytes) -> list[str]:
     """The lines of an inventory; how they are compressed depends on the library."""
     *_, compressed = inventory.split(b"\n", 4)
     return zlib.decompress(compressed).decode().splitlines()
+
+
+if BUILT := os.environ.get("ESPO_BUILT_SITE"):
+
+    @pytest.mark.parametrize("page", ["index", "check/report", "set-up/methods", "start/tutorial", "reference/api"])
+    def test_a_page_of_the_site_is_accessible_in_light_and_dark(page: str, tmp_path: Path) -> None:
+        with Browser(tmp_path / "browser") as browser:
+            browser.open((Path(BUILT) / f"{page}.html").resolve().as_uri())
+            for dark in (False, True):
+                scheme = "slate" if dark else "default"
+                # Without a server, the theme does not follow the browser's scheme. Its colours fade.
+                browser.evaluate(
+                    "document.head.append(Object.assign(document.createElement('style'), "
+                    "{textContent: '* {transition: none !important}'})); "
+                    f"document.body.dataset.mdColorScheme = '{scheme}'"
+                )
+                assert browser.findings(dark=dark) == []

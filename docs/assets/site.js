@@ -19,6 +19,9 @@ if (document.querySelector("pre.mermaid")) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  // The theme's search dialog has no name, and code that scrolls cannot be reached with the keyboard.
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+  for (const code of document.querySelectorAll("pre > code")) code.tabIndex = 0;
   for (const formula of document.querySelectorAll(".arithmatex")) {
     renderMathInElement(formula, {
       delimiters: [

@@ -458,9 +458,14 @@ def _members(shown: Sequence[Shown]) -> Iterator[Any]:
     yield Table(["Of", "Experiment", "Number", "Simulations"], list(rows.values()), "Simulations", folded=True)
 
 
-def write_changes(view: RunView, folder: Path, processes: int = 0) -> None:
-    """Write the page, its figures and numbers into a new folder; so many forked processes draw, or, if 0, this one."""
-    undrawn, numbers = changes_sections(view)
+def write_changes(
+    view: RunView, made: tuple[list[Section], dict[str, xr.Dataset]], folder: Path, processes: int = 0
+) -> None:
+    """Write the page, its figures and numbers into a new folder; so many forked processes draw, or, if 0, this one.
+
+    `made` is what `changes_sections` returns.
+    """
+    undrawn, numbers = made
     parts = drawings.with_pictures(undrawn, processes)
     folder.mkdir(parents=True)
     for picture in (each for part in parts for each in part.pictures):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from urllib.parse import quote
@@ -27,6 +27,14 @@ class Heading(Text):
 
 class Code(Text):
     """Lines to copy."""
+
+
+@dataclass(frozen=True)
+class Verdict(Text):
+    """A few words, how bad they are (0 is good, 2 the worst), and the reason."""
+
+    level: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A numbered part of the page: of the blocks above, and of drawings until they are drawn; may be `folded`."""
+    """A section of the page: of the blocks above, and of drawings until they are drawn; may be `folded`.
+
+    `part` is the key of the part that it belongs to, of a page with parts.
+    """
 
     title: str
     blocks: Sequence[object]
     folded: bool = False
+    part: str = ""
 
     @property
     def pictures(self) -> list[Picture]:
@@ -92,11 +104,16 @@ def _is_number(cell: str) -> bool:
     return re.fullmatch(r"[−-]?\d[\d,]*(\.\d+)?", cell) is not None
 
 
-def render_page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """Return the page's HTML; all text is escaped."""
+def render_page(
+    title: str, introduction: str, sections: Sequence[Section], parts: Mapping[str, str] | None = None
+) -> str:
+    """Return the page's HTML; all text is escaped. `parts` are the titles of the parts, in their order, by key."""
     import jinja2
 
     template = files("espo_luigi.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"kind": lambda block: type(block).__name__, "is_number": _is_number}
-    return environment.from_string(template).render(title=title, introduction=introduction, sections=sections)
+    of_parts = {key: (name, [one for one in sections if one.part == key]) for key, name in (parts or {}).items()}
+    return environment.from_string(template).render(
+        title=title, introduction=introduction, parts=of_parts or {"": ("", sections)}
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,42 +235,20 @@ def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
     return [Section("Calibrated and not", blocks)]
 
 
-def first_page(compared: Compared) -> list[Any]:
-    """Return what the summary says: where adjusting made an aspect worse, and where calibration has failed."""
+def aspects_in_doubt(compared: Compared) -> Iterator[tuple[str, float]]:
+    """Yield what adjusting made worse, and where calibration has failed: a sentence, and the largest share of cells."""
     judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
-    if not judged:
-        return []
-    blocks: list[Any] = []
-    for which, share, words in (
-        (
-            "is_broken",
-            "adjusted_off",
-            "Calibrated, and yet not right beyond noise. Something is broken, or the simulation has too few wet days, "
-            "which are kept (espo docs uncalibrated):",
-        ),
-        ("is_worse", "farther", "Adjusting has made worse, beyond noise, what it does not calibrate:"),
-    ):
-        if lines := _by_aspect(judged, which, share):
-            blocks.append(Warned("\n".join([words, *lines])))
-    said = (
-        "Adjusting has made no aspect worse beyond noise that it does not calibrate, and all calibrated are right "
-        f"({len(judged)} pair(s) of pool and domain; section “Calibrated and not”)."
-    )
-    return blocks or [Text(said)]
-
-
-def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, share: str) -> list[str]:
-    """A line for each aspect: in how many pairs of pool and domain, and where most."""
     names, shares = labels(pool for pool, _ in judged), dict[str, list[tuple[float, str]]]()
     for (pool, domain), of in judged.items():
         for verdict in of:
-            if getattr(verdict, which):
-                shares.setdefault(verdict.long_name, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
-    return [
-        f"• {name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
-        f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
-        for name, of in shares.items()
-    ]
+            words, share = "calibrated, and yet not right beyond noise", verdict.adjusted_off
+            if verdict.is_worse:
+                words, share = "not calibrated, and made worse beyond noise", verdict.farther
+            if verdict.is_worse or verdict.is_broken:
+                shares.setdefault(f"{verdict.long_name}: {words}", []).append((share, f"{names[pool]}, {domain}"))
+    for told, where in shares.items():
+        most = f"the most in {max(where)[1]} ({100 * max(where)[0]:.0f} % of the cells)"
+        yield f"{told} in {len(where)} of {len(judged)} pair(s) of pool and domain, {most}", max(where)[0]
 
 
 def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:

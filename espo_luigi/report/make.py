@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -29,23 +30,22 @@ from espo_luigi.replacing import (
     noted_beside,
     write_manifest,
 )
-from espo_luigi.report import distributions, job_use, problem_sections
-from espo_luigi.report.changes import PAGE, write_changes
+from espo_luigi.report import distributions, first_screen, job_use, problem_sections
+from espo_luigi.report.changes import PAGE, changes_sections, write_changes
 from espo_luigi.report.dependence import together_section
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Code, Heading, Link, Section, Table, Text, Warned, render_page
 from espo_luigi.report.improvement import (
     PUBLISHED,
     PUBLISHED_ROW,
-    first_page,
     improvement_section,
     read_compared,
     uncalibrated_section,
 )
 from espo_luigi.report.job_use import Job, accounted, by_rule
 from espo_luigi.report.maps import maps_section
-from espo_luigi.report.members import flags_section, members_section, treated_section
-from espo_luigi.report.reading import Failed, Made, RunView, read_failures, read_jobs, read_records
+from espo_luigi.report.members import flags_section, members_section, read_flags, treated_section
+from espo_luigi.report.reading import Made, Reader, RunView, read_failures, read_jobs, read_records
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.publish import written_aside
@@ -58,6 +58,13 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 _OURSELVES = "Report"
 _MAKER = "espo report"
 _OF_CHANGES = "Changes of the indicators over simulations: maps, plumes, tables by region, and numbers to download"
+PARTS = {
+    "glance": "At a glance",
+    "changes": "What changes",
+    "quality": "How good it is",
+    "doubts": "What not to trust",
+    "run": "The run",
+}
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
@@ -73,16 +80,17 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     """
     judges = _judges(out)
     check_report_replaceable(out)
+    changes = changes_sections(view) if view.ensembles else ([], {})
     if view.ensembles:
         with written_aside(changes_folder(out), judge=by_manifest(_MAKER)) as partial:
-            write_changes(view, partial, processes)
+            write_changes(view, changes, partial, processes)
             write_manifest(partial, _MAKER)
-    undrawn, shares = make_sections(view, out)
+    undrawn, shares = make_sections(view, out, changes[0])
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
     title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
     made = f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
-    page = page_text(render_page(title, made, parts), marker)
+    page = page_text(render_page(title, made, parts, PARTS), marker)
     texts = dict(zip(others, (table_text(*improvement_rows(shares)), page), strict=True))
     # The former ones, too: this process may be killed before it has replaced them.
     beside = {
@@ -121,33 +129,50 @@ def _judges(out: Path) -> dict[Path, Judge]:
 
 
 def make_sections(
-    view: RunView, out: Path = Path("report.html")
+    view: RunView, out: Path = Path("report.html"), changes: Sequence[Section] = ()
 ) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
-    """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model.
+    """Return the sections, each of a part, their figures not yet drawn, and the shares of improved cells.
 
-    `out` is the page: links lead to other files from there.
+    `out` is the page: links lead to other files from there. `changes` are the sections of the page about changes; the
+    shares are by domain and simulation.
     """
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [job for job in read_failures(view.workdir, view.engine) if job.label.split()[:1] != [_OURSELVES]]
     improved, shares = improvement_section(view)
     summaries, reader = distributions.read_summaries(view)
     compared, comparing = read_compared(view)
-    changes = f"{changes_folder(out).name}/{PAGE}"
-    return [
-        summary_section(view, failed, out, first_page(compared)),
-        improved,
-        *uncalibrated_section(compared, comparing),
-        *together_section(compared),
-        maps_section(view, shares),
-        *members_section(view),
-        *treated_section(view),
-        *flags_section(view),
-        distributions.series_section(summaries, reader, view.period, view.table),
-        distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
-        *([Section("What changes", [Link(_OF_CHANGES, changes)])] if view.ensembles else []),
-        problem_sections.health_section(view),
-        run_section(view, jobs),
-    ], shares
+    of_flags, of_checks, of_changes = Reader(), Reader(), Reader()
+    flagged, checks = read_flags(view, of_flags), problem_sections.read_checks(view, of_checks)
+    biases = first_screen.biases_of(view, Reader())
+    doubts = first_screen.doubts_of(view, checks, flagged, compared, biases)
+    kept = distributions.change_section(summaries, reader, WANTED_PERIODS, view.table)
+    daily = next((block for block in kept.blocks if isinstance(block, Table)), None)
+    change = first_screen.change_of(changes, daily, of_changes)
+    link = Link(_OF_CHANGES, f"{changes_folder(out).name}/{PAGE}")
+    parts = {
+        "glance": [first_screen.opening(view, biases, change, doubts)],
+        "changes": [
+            *([Section("Indicators", [link, *of_changes.warned(), *changes[0].blocks])] if changes else []),
+            kept,
+            *members_section(view),
+        ],
+        "quality": [
+            improved,
+            *uncalibrated_section(compared, comparing),
+            *together_section(compared),
+            maps_section(view, shares),
+            distributions.series_section(summaries, reader, view.period, view.table),
+            *treated_section(view),
+            problem_sections.health_section(view, checks, of_checks),
+        ],
+        "doubts": [
+            first_screen.ranked_section(doubts),
+            Section("Missing and failed", problem_sections.failures(view, failed)),
+            *flags_section(flagged, of_flags),
+        ],
+        "run": [inputs_section(view, out), replace(run_section(view, jobs), folded=True)],
+    }
+    return [replace(section, part=key) for key, of in parts.items() for section in of], shares
 
 
 def _is_new(measured: Sequence[str]) -> bool:
@@ -171,8 +196,8 @@ def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[li
     return ["domain", "simulation", *names], rows
 
 
-def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: Sequence[Any] = ()) -> Section:
-    """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
+def inputs_section(view: RunView, out: Path) -> Section:
+    """Return the section about the run's inputs, versions and products."""
     release, path = read_object(view.final / RELEASE) or {}, os.path.relpath(view.final / RELEASE, out.parent)
     named = f"Release {release.get('version')} of {release.get('date')}"
     released = [Link(named, path)] if {"version", "date"} <= {*release} else []
@@ -190,19 +215,8 @@ def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: 
         ["Products", str(view.final)],
         ["Records and logs", str(view.workdir)],
     ]
-    there = sum(made.complete for made in view.products)
-    return Section(
-        "Summary",
-        [
-            Text(f"{there} of {len(view.products)} tasks whose products are kept are complete."),
-            *problem_sections.failures(view, failed),
-            *judged,
-            Table(["What", "Value"], rows, "The run"),
-            *released,
-            *provenance_table(view),
-            *products_table(view),
-        ],
-    )
+    blocks = [Table(["What", "Value"], rows, "The run"), *released, *provenance_table(view), *products_table(view)]
+    return Section("Inputs, versions and products", blocks, folded=True)
 
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
@@ -212,7 +226,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     known = submissions(record for record in records if record.rule != _OURSELVES)
     jobs = accounted(jobs, known, read_accounts(view.engine, known))
     if not jobs:
-        return Section("The run", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
+        return Section("Jobs", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
     counted = job_use.retries(records)
     rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
     again: Any = (
@@ -221,7 +235,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
         else Text("No job was submitted again.")
     )
     return Section(
-        "The run",
+        "Jobs",
         [
             *blocks,
             Text(_spent(jobs)),

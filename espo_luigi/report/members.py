@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
-from espo_luigi.report.html import Heading, Section, Table, Text, Warned
+from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
@@ -245,14 +245,14 @@ def treated_section(view: RunView) -> list[Section]:
     return [Section("Days treated otherwise", [*reader.warned(), Text(_MEANING), table])] if rows else []
 
 
-def flags_section(view: RunView) -> list[Section]:
-    """Return the section about the flags of days and of cells; none for a run without them."""
-    reader = Reader()
-    found = [each for sim_id, path in view.raised.items() for each in _flagged(sim_id, path, reader)]
+def read_flags(view: RunView, reader: Reader) -> list[Treated]:
+    """Return the shares of days and of cells with each flag."""
+    return [each for sim_id, path in view.raised.items() for each in _flagged(sim_id, path, reader)]
+
+
+def flags_section(found: Sequence[Treated], reader: Reader) -> list[Section]:
+    """Return the section about the flags of `read_flags`; none for a run without them."""
     blocks: list[Any] = [Text(_FLAGS_MEAN), Text(_MEANING)]
-    arid = [(of, int((of.shares["arid"] > 0).sum())) for of in found if "arid" in of.shares]
-    if told := [f"arid: {of.variable} of {short(of.sim_id)}: {number} cells" for of, number in arid if number]:
-        blocks.append(Warned("\n".join(told)))
     for of_what in ("days", "cells"):
         chosen = [one for one in found if one.of_what == of_what]
         blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from espo_luigi import store
@@ -11,24 +11,24 @@ from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Failed, Reader, RunView
 from espo_luigi.science.display import units_text
 
-_BELOW = "tasmax_below_tasmin"
 _SHOWN = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
 _FLAG_COLUMNS = ("flag", *_SHOWN)
 
 
-def health_section(view: RunView) -> Section:
-    """Return the section about the health checks: every flag in plain words, with its worst value, day and cell."""
-    reader = Reader()
+def read_checks(view: RunView, reader: Reader) -> dict[str, list[store.Row]]:
+    """Return the tables of the health checks' flags that are there, by simulation."""
     read = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
-    tables = {sim_id: rows for sim_id, rows in read.items() if rows is not None}
-    raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
-    flags, count = sum(map(len, tables.values())), f"{len(raised)} of them" if raised else "none of them is"
+    return {sim_id: rows for sim_id, rows in read.items() if rows is not None}
+
+
+def health_section(view: RunView, tables: Mapping[str, list[store.Row]], reader: Reader) -> Section:
+    """Return the section about the health checks, of `read_checks`, and about raw files."""
+    raised = sum(row["raised"] == "True" for rows in tables.values() for row in rows)
+    flags, count = sum(map(len, tables.values())), f"{raised} of them" if raised else "none of them is"
     told = f"{len(tables)} simulation(s) checked, {flags} flags in all, {count} raised."
     blocks: list[Any] = [Text(told if tables else "No simulation has been checked."), *reader.warned()]
-    if raised:
-        blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
-        blocks += _flag_tables(tables)
+        blocks.append(_flag_table(tables))
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
     inputs = Reader()
     raw = {name: rows_of for name, path in view.inputs.items() if (rows_of := inputs.table(path, names)) is not None}
@@ -52,22 +52,21 @@ def flag_sentence(row: store.Row) -> str:
     )
 
 
-def _flag_tables(tables: dict[str, list[store.Row]]) -> list[Table]:
-    """The days with tasmin above tasmax, and all flags."""
+def _flag_table(tables: Mapping[str, list[store.Row]]) -> Table:
+    """All flags."""
     scoped = any(row.get("scope") for rows in tables.values() for row in rows)
     first = ["Simulation", "Scope"] if scoped else ["Simulation"]
-    below, rows = [], []
-    for sim_id, of in tables.items():
-        for row in of:
-            begin = [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else [])]
-            rows.append([*begin, *(_cell(row, name) for name in _SHOWN)])
-            if row["flag"] == _BELOW:
-                below.append([*begin, _count(row)])
-    columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
-    return [
-        Table([*first, "Days of a cell with tasmin above tasmax"], below, "tasmin above tasmax"),
-        Table([*first, *columns], rows, f"All {len(rows)} flags", folded=True),
+    rows = [
+        [
+            short(sim_id),
+            *([row.get("scope") or "whole domain"] if scoped else []),
+            *(_cell(row, name) for name in _SHOWN),
+        ]
+        for sim_id, of in tables.items()
+        for row in of
     ]
+    columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
+    return Table([*first, *columns], rows, f"All {len(rows)} flags", folded=True)
 
 
 def _count(row: store.Row) -> str:

@@ -77,7 +77,8 @@ class RunView:
     `archives` are the products, which count the days that were treated otherwise, by simulation; `compared` has
     what was nearer to the reference after adjusting, by pool and domain; `table` is that of the variables;
     `ensembles` has what simulations have in common, `of_reference` the reference's indicators by frequency, and
-    `regions` those of means, by name (see `science.outcomes.regions`).
+    `regions` those of means, by name (see `science.outcomes.regions`); `adjusted` are the adjusted variables, `method`
+    how, in words, and `years` those of the products.
     """
 
     config_files: tuple[Path, ...]
@@ -103,6 +104,9 @@ class RunView:
     ensembles: tuple[Together, ...] = ()
     of_reference: Mapping[str, Path] = field(default_factory=dict)
     regions: Mapping[str, Any] = field(default_factory=dict)
+    adjusted: tuple[str, ...] = ()
+    method: str = ""
+    years: str = ""
 
 
 class Reader:

@@ -189,35 +189,44 @@ CHECKS: tuple[str, ...] = get_args(Check)
 LAND_FLAG, CROSSED_FLAG = "land_cells_without_data", "tasmax_below_tasmin"
 
 
+Rank = Literal["do_not_use", "look", "for_information"]
+RANKS: tuple[Rank, ...] = get_args(Rank)
+
+
 @dataclass(frozen=True)
 class Flag:
     """A data flag in a few words.
 
     `side` is the side of the threshold on which values are wrong; `of` is a variable of the same dimension, empty for
-    any.
+    any; values that cannot be have the rank `do_not_use`.
     """
 
     title: str
     meaning: str = ""
     side: Literal["above", "below", ""] = ""
     of: str = ""
+    rank: Rank = "look"
 
 
 FLAGS: Mapping[str, Flag] = {
-    "negative_accumulation_values": Flag("negative sums", "negative {name}", "below"),
+    "negative_accumulation_values": Flag("negative sums", "negative {name}", "below", rank="do_not_use"),
     "outside_n_standard_deviations_of_climatology": Flag("values far from their day's mean"),
-    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100", of="hurs"),
-    "tas_below_tasmin": Flag("means under minima"),
-    "tas_exceeds_tasmax": Flag("means over maxima"),
+    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100", of="hurs", rank="do_not_use"),
+    "tas_below_tasmin": Flag("means under minima", rank="do_not_use"),
+    "tas_exceeds_tasmax": Flag("means over maxima", rank="do_not_use"),
     CROSSED_FLAG: Flag(
-        "maxima under minima", "tasmax below tasmin (the value is tasmax minus tasmin)", "below", "tasmax"
+        "maxima under minima",
+        "tasmax below tasmin (the value is tasmax minus tasmin)",
+        "below",
+        "tasmax",
+        rank="do_not_use",
     ),
     "temperature_extremely_high": Flag("impossible heat", "warmer than {threshold}", "above", "tasmax"),
     "temperature_extremely_low": Flag("impossible cold", "colder than {threshold}", "below", "tasmin"),
     "values_op_thresh_repeating_for_n_or_more_days": Flag("values beyond a threshold that repeat"),
     "values_repeating_for_n_or_more_days": Flag("values that repeat"),
     "very_large_precipitation_events": Flag("impossible rain", "more precipitation than {threshold}", "above", "pr"),
-    "wind_values_outside_of_bounds": Flag("impossible winds", of="sfcWind"),
+    "wind_values_outside_of_bounds": Flag("impossible winds", of="sfcWind", rank="do_not_use"),
     LAND_FLAG: Flag("cells without data", "land cells of the reference without data on all days of a chunk of time"),
 }
 

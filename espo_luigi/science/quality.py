@@ -1,8 +1,8 @@
 """Flags of values and cells: bits that say why to doubt them, in a product's store of flags.
 
 Of each variable `pr` there are `pr_flags` (time and cells, uint16) and `pr_cell_flags` (cells, uint8), whose attributes
-`flag_masks` and `flag_meanings` (CF 3.5) name the bits. The first eight bits of a day are the method's: what it marks,
-by its `counts`. A variable that is derived from others has the flags of these.
+`flag_masks` and `flag_meanings` (CF 3.5) name the bits, and `flag_ranks` their ranks. The first eight bits of a day are
+the method's: what it marks, by its `counts`. A variable that is derived from others has the flags of these.
 
 The values of a product, rounded and clipped, are compared with the reference's of the same variable: derived ones, too,
 if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
@@ -27,7 +27,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.derivations import Consistency
-from espo_luigi.science.limits import FEW_WET_DAYS, MUCH_IN_ARID_MONTHS, NEARLY_ALL_DAYS, is_outside
+from espo_luigi.science.limits import FEW_WET_DAYS, MUCH_IN_ARID_MONTHS, NEARLY_ALL_DAYS, Rank, is_outside
 from espo_luigi.science.periods import AlignOn
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
@@ -37,11 +37,15 @@ _COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
 # Between a variable and a meaning, in the name of a map of days.
 COUNTED = "_days_"
-# The bits of a day after the method's eight, and those of a cell.
-DAYS = (
-    "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
-)  # fmt: skip
-CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped", "signal_not_judged", "arid")
+# The bits of a day after the method's eight, and those of a cell, each with its rank.
+DAYS: Mapping[str, Rank] = {
+    "clipped": "for_information", "exchanged": "for_information", "crossed_before": "for_information",
+    "filled_in_time": "look", "repaired": "look", "beyond_the_record": "look", "beyond_the_season": "look",
+}  # fmt: skip
+CELLS: Mapping[str, Rank] = {
+    "extrapolated_in_space": "look", "signal_distorted": "look", "sign_flipped": "do_not_use",
+    "signal_not_judged": "for_information", "arid": "look",
+}  # fmt: skip
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)
@@ -59,6 +63,11 @@ def is_flags(name: Hashable) -> bool:
 def flags_name(variable: str, of: str = "days") -> str:
     """Return the name of a variable's flags of `days` or `cells`."""
     return f"{variable}{_OF_DAYS if of == 'days' else _OF_CELLS}"
+
+
+def rank_of(flag: str) -> Rank:
+    """Return how much a flag of days or cells matters; what a method marks is for information."""
+    return {**DAYS, **CELLS}.get(flag, "for_information")
 
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
@@ -325,7 +334,7 @@ def _of_signal(
 
     The change is from the calibration's years to as many at the end, of years after the calibration.
     """
-    distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in CELLS[1:4])
+    distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in (*CELLS,)[1:4])
     begin, end = np.searchsorted(years, [period[0], period[1] + 1])
     starts = np.unique(years[begin:end], return_index=True)[1]
     later = np.searchsorted(years, max(period[1], years[-1] - starts.size) + 1)
@@ -376,5 +385,6 @@ def _names(own: Mapping[str, int], variable: str, of: str = "days") -> dict[str,
         "long_name": f"Flags of the {of} of {variable}",
         "flag_masks": np.array([int(bit) for bit in bits.values()], np.uint16 if of == "days" else np.uint8),
         "flag_meanings": " ".join(bits),
+        "flag_ranks": " ".join(map(rank_of, bits)),
         **({"comment": _OF_SIGNAL} if of == "cells" else {}),
     }

@@ -414,6 +414,9 @@ def run_view() -> RunView:
             task.freq: task.out_indicators().path for task in summary_tasks() if isinstance(task, ReferenceIndicators)
         },
         regions=regions(run) if run.config.spatial_mean else {},
+        adjusted=run.config.biasadjust.adjusted,
+        method=run.config.biasadjust.in_words,
+        years=", ".join("-".join(map(str, period)) for period in run.config.custom.stretches),
     )
 
 

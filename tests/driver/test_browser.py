@@ -134,11 +134,11 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
     report(tmp_path, halfway, count, grumble)
     browser.open((tmp_path / "report.html").as_uri())
     said = words(browser)
-    assert "2 of 3 tasks" in said and "ValueError: 1 < 2 & 3" in said
+    assert "1 of 3 tasks are not complete" in said and "ValueError: 1 < 2 & 3" in said
     log = re.search(r"\S+/slurm_logs/Grumble/\S+\.out", said)
     assert log and "1 < 2 & 3" in Path(log[0]).read_text()
     assert browser.evaluate("document.images.length") == 2  # of the run: nothing else was computed
     assert browser.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
-    browser.click("nav a[href='#section-7']")
-    assert browser.evaluate("location.hash") == "#section-7"
+    browser.click("nav a[href='#run']")
+    assert browser.evaluate("location.hash") == "#run"
     assert [error for error in browser.errors if not any(name in error for name in OF_LUIGI)] == []

@@ -64,11 +64,12 @@ def test_the_page_has_the_spread_and_the_exchanges_of_each_member(view: RunView)
     assert sum(isinstance(block, Picture) for block in drawn.blocks) == 2
 
 
-def test_the_summary_lists_simulations_below_their_pool(view: RunView) -> None:
-    (summary, *rest), _ = make_sections(view)
-    run = next(block for block in summary.blocks if isinstance(block, Table) and block.caption == "The run")
+def test_the_page_lists_simulations_below_their_pool(view: RunView) -> None:
+    sections = {section.title: section for section in make_sections(view)[0]}
+    blocks = sections["Inputs, versions and products"].blocks
+    run = next(block for block in blocks if isinstance(block, Table) and block.caption == "The run")
     assert dict(run.rows)["Simulations"].splitlines() == [f"{POOL}:", *(f"• {one}" for one in SIMULATIONS)]
-    assert [section.title for section in rest][2] == "Members"
+    assert sections["Members"].part == "changes"
 
 
 def test_a_run_without_pools_has_no_such_section(view: RunView) -> None:

@@ -13,7 +13,7 @@ from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
 from espo_luigi.report.html import Link, Text
-from espo_luigi.report.make import run_section, summary_section
+from espo_luigi.report.make import inputs_section, run_section
 from espo_luigi.report.reading import RunView, read_jobs
 
 JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
@@ -94,10 +94,10 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
     assert job.waited == pytest.approx(30)
 
 
-def test_the_summary_links_the_release_of_the_products(tmp_path: Path) -> None:
+def test_the_page_links_the_release_of_the_products(tmp_path: Path) -> None:
     view = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
     (tmp_path / "RELEASE.json").write_text('{"made_by": "espo validate", "version": "1.0", "date": "2026-11-26"}')
-    blocks = summary_section(view, [], tmp_path / "report" / "report.html").blocks
+    blocks = inputs_section(view, tmp_path / "report" / "report.html").blocks
     assert Link("Release 1.0 of 2026-11-26", "../RELEASE.json") in blocks
 
 

@@ -10,10 +10,10 @@ from report_examples import SIMULATIONS, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.html import Table, Warned
+from espo_luigi.report.html import Table
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.members import flags_section, treated_section
-from espo_luigi.report.reading import RunView
+from espo_luigi.report.reading import Reader, RunView
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 SUMS = {"pr": {"jittered": 0, "made_wet": 200, "limited": 24, "held_back": 44}, "dtr": {"clipped": 44}, "tas": {}}
@@ -60,7 +60,7 @@ def test_shares_are_of_all_days_of_the_cells(view: RunView) -> None:
 
 
 def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView, tmp_path: Path) -> None:
-    assert flags_section(view) == []
+    assert flags_section([], Reader()) == []
     made = product({"pr": {"jittered": (0, 0), "repaired": (40, 0), "signal_distorted": (400, 0)}})
     made["pr_days_signal_distorted"] = (made["pr_days_signal_distorted"] / 400).assign_attrs(days=1)
     store.write_store(made, tmp_path / "flags.zarr", MARKER)
@@ -80,13 +80,14 @@ def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView
     assert [picture.name for part in with_pictures([section]) for picture in part.pictures] == list(drawn)
 
 
-def test_arid_cells_are_told_in_a_line(view: RunView, tmp_path: Path) -> None:
+def test_flags_are_ranked_with_their_shares(view: RunView, tmp_path: Path) -> None:
     made = product({"pr": {"arid": (400, 0)}, "dtr": {"arid": (0, 0)}})
     made = made.assign({name: (days / 400).assign_attrs(days=1) for name, days in made.items() if "arid" in str(name)})
     store.write_store(made, tmp_path / "flags.zarr", MARKER)
-    (section,) = flags_section(replace(view, raised={SIMULATIONS[0]: tmp_path / "flags.zarr"}))
-    (told,) = (block.text for block in section.blocks if isinstance(block, Warned))
-    assert told.startswith("arid: pr of ") and told.endswith(": 5 cells")
+    sections, _ = make_sections(replace(view, raised={SIMULATIONS[0]: tmp_path / "flags.zarr"}))
+    (ranked,) = (one for one in sections if one.title == "By rank")
+    (rows,) = (block.rows for block in ranked.blocks if isinstance(block, Table) and block.columns[0] == "Look")
+    assert [row[0].partition(", the most")[0] for row in rows if "arid" in row[0]] == ["arid: 45 % of the cells of pr"]
 
 
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:

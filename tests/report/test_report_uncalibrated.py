@@ -10,8 +10,8 @@ from report_examples import DOMAIN, SIMULATIONS, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.html import Table, Text, Warned
-from espo_luigi.report.improvement import aspects_figure, first_page, read_compared, uncalibrated_section
+from espo_luigi.report.html import Table, Warned
+from espo_luigi.report.improvement import aspects_figure, aspects_in_doubt, read_compared, uncalibrated_section
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.reading import RunView
 from espo_luigi.science.diagnose.climate_aspects import aspects_of
@@ -73,27 +73,20 @@ def view(run: RunView, tmp_path: Path) -> RunView:
     return view_of(run, tmp_path, dict(zip(SIMULATIONS, (compared(BETTER), compared(WORSE)), strict=True)))
 
 
-def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_most(view: RunView) -> None:
-    summary, *others = make_sections(view)[0]
-    warned = [block.text for block in summary.blocks if isinstance(block, Warned)]
-    (broken,) = (text for text in warned if text.startswith("Calibrated, and yet not right beyond noise"))
-    assert broken.splitlines()[1:] == [
-        "• Mean precipitation, JJA: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
-        "Magtogoek (20 % of the cells)"
-    ]
-    (worse,) = (text for text in warned if text.startswith("Adjusting has made worse"))
-    assert worse.splitlines()[1:] == [
-        "• Mean length of wet spells: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
-        "Magtogoek (25 % of the cells)"
-    ]
-    assert "Calibrated and not" in [one.title for one in others]
+def test_what_was_made_worse_and_what_is_broken_is_in_doubt_with_the_largest_share(view: RunView) -> None:
+    sections = make_sections(view)[0]
+    assert "Calibrated and not" in [one.title for one in sections]
+    (broken, share), (worse, farther) = aspects_in_doubt(read_compared(view)[0])
+    assert broken.startswith("Mean precipitation, JJA: calibrated") and "in 1 of 2 pair(s)" in broken and share == 0.2
+    assert worse.startswith("Mean length of wet spells: not calib") and "Model-B ssp585 r1i1p1f1, Mag" in worse
+    assert farther == 0.25
+    (ranked,) = (one for one in sections if one.title == "By rank")
+    assert {broken, worse} <= {row[0] for table in ranked.blocks if isinstance(table, Table) for row in table.rows}
 
 
-def test_the_first_page_says_so_if_nothing_is_worse(run: RunView, tmp_path: Path) -> None:
+def test_nothing_is_in_doubt_if_nothing_is_worse(run: RunView, tmp_path: Path) -> None:
     found, _ = read_compared(view_of(run, tmp_path, {SIMULATIONS[0]: compared(BETTER)}))
-    (block,) = first_page(found)
-    assert type(block) is Text and block.text.startswith("Adjusting has made no aspect worse beyond noise")
-    assert first_page({}) == []
+    assert [*aspects_in_doubt(found)] == [*aspects_in_doubt({})] == []
 
 
 def test_comparisons_of_0_2_0_have_the_aspects_short_names(run: RunView, tmp_path: Path) -> None:
@@ -152,5 +145,5 @@ def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(run: RunVi
     warned = [block.text for block in section.blocks if isinstance(block, Warned)]
     assert warned[0] == "1 comparison without a verdict: noise needs 10 years or more."
     assert "none.zarr: not made" in warned[1]
-    assert first_page(read_compared(both)[0]) == []
+    assert [*aspects_in_doubt(read_compared(both)[0])] == []
     assert uncalibrated_section(*read_compared(replace(found, compared={}))) == []

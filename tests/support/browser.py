@@ -13,6 +13,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +40,13 @@ def missing_browser() -> str | None:
     if any(shutil.which(name) for name in PROGRAMS):
         return None
     return f"a browser is needed; not found: {', '.join(PROGRAMS)}; on Debian: apt-get install chromium"
+
+
+def missing_axe() -> str | None:
+    """Say what to install before `Browser.findings` can tell anything, or None when all is there."""
+    if missing := missing_browser():
+        return missing
+    return None if find_spec("axe_core_python") else "axe-core is needed: pip install axe-core-python"
 
 
 class Browser:
@@ -115,6 +124,20 @@ class Browser:
     def text(self) -> str:
         """Return the visible text of the page."""
         return str(self.evaluate("document.body?.innerText ?? ''"))
+
+    def findings(self, *, dark: bool) -> list[str]:
+        """Return what axe-core has serious or critical against the page, with all of its folds open, in a scheme."""
+        scheme = "dark" if dark else "light"
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        self.evaluate(f"{files('axe_core_python').joinpath('axe.min.js').read_text('utf-8')}; true")
+        found = "axe.run({rules: {'link-in-text-block': {enabled: true}}}).then(done => done.violations)"
+        return [
+            f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+            for one in self.evaluate(found)
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
 
     def click(self, selector: str) -> None:
         """Click on the first element that a selector finds, once it is there."""

@@ -13,7 +13,8 @@ from pathlib import Path
 # The properties whose maps are shown; of all other kinds of figures, the first.
 _MAPS = ("mean_tasmax", "q99_pr", "max_dry_spell")
 _FIGURE = re.compile(
-    r'<h2[^>]*>(?P<section>.*?)</h2>|<img src="data:image/png;base64,(?P<png>[^"]+)"[^>]* alt="(?P<caption>[^"]*)"'
+    r"<h(?P<level>[23])>(?P<section>.*?)</h[23]>|"
+    r'<img src="data:image/png;base64,(?P<png>[^"]+)"[^>]* alt="(?P<caption>[^"]*)"'
 )
 
 
@@ -53,10 +54,12 @@ def keep_figures(folder: Path, page: Path) -> None:
 def figures_of(page: Path, folder: Path) -> Iterator[dict[str, str]]:
     """Copy a figure of each kind into `folder`; yield their names, captions and sections, in the report's order."""
     files = {path.read_bytes(): path.name for path in page.with_name(f"{page.stem}-figures").glob("*.png")}
-    section, kinds = "", set()
+    part, section, kinds = "", "", set()
     for found in _FIGURE.finditer(page.read_text()):
         if found["png"] is None:
-            section = html.unescape(re.sub("<[^>]+>", "", found["section"]))
+            section = html.unescape(found["section"])
+            part = section[:3] if found["level"] == "2" else part  # its number
+            section = section if found["level"] == "2" else f"{part}{section}"
             continue
         png = base64.b64decode(found["png"])
         kind, about = (*files[png].split("+"), "")[:2]

@@ -1,0 +1,230 @@
+"""What a report opens with: a map, five sentences made of the run's numbers, and a verdict, by ranks of doubts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.errors import enumerated
+from espo_luigi.report import changes, maps
+from espo_luigi.report.drawings import Drawing, broken, drawing, labels, new_figure, number_text
+from espo_luigi.report.html import Section, Table, Text, Verdict
+from espo_luigi.report.improvement import PUBLISHED, Compared, aspects_in_doubt
+from espo_luigi.report.members import Treated
+from espo_luigi.report.problem_sections import flag_sentence
+from espo_luigi.report.reading import Reader, RunView
+from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
+from espo_luigi.science.limits import FLAGS, RANKS, Flag, Rank
+from espo_luigi.science.quality import rank_of
+from espo_luigi.science.units import as_difference
+from espo_luigi.science.variables import variable as row_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# By the worst rank, the verdict. What is true of up to `MUCH` of the days or cells counts one rank less.
+VERDICTS: Mapping[Rank, str] = dict(zip(RANKS, ("Do not use", "Look before use", "Ready to use"), strict=True))
+MUCH = 0.05
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A reason for doubt; `share` is that of the days or cells that it is about."""
+
+    rank: Rank
+    text: str
+    share: float = 1.0
+
+    @property
+    def level(self) -> int:
+        """How bad it is for the whole run: 0 is good, 2 the worst."""
+        return max(0, 2 - RANKS.index(self.rank) - (self.share <= MUCH))
+
+
+def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
+    """Return `words`, `units` and mean absolute biases, `raw` and `adjusted`, by property; of ratios, distances from 1.
+
+    They are means over cells, domains and simulations. Computes.
+    """
+    rows = []
+    for of in view.diagnosed:
+        raw, adjusted = (reader.dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas))
+        for name in (name for name in map(str, raw) if name in adjusted):
+            both, none = [_shown(ds[name], view) for ds in (raw, adjusted)], float(maps.is_ratio(raw[name]))
+            words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
+            units = units_text(both[0].attrs.get("units", ""))
+            rows.append((name, words, units, *(float(abs(field - none).mean()) for field in both)))
+    by_name = pd.DataFrame(rows, columns=["name", "words", "units", "raw", "adjusted"]).groupby("name", sort=False)
+    means = by_name.agg({"words": "first", "units": "first", "raw": "mean", "adjusted": "mean"})
+    return means.loc[[name for name in dict.fromkeys((*PUBLISHED, *means.index)) if name in means.index]]
+
+
+def _shown(measure: xr.DataArray, view: RunView) -> xr.DataArray:
+    if maps.is_ratio(measure):
+        return measure
+    return as_shown(as_difference(measure), maps.row_of(str(measure.name), view.table))
+
+
+def doubts_of(
+    view: RunView,
+    checks: Mapping[str, Sequence[store.Row]],
+    flagged: Sequence[Treated],
+    compared: Compared,
+    biases: pd.DataFrame,
+) -> list[Doubt]:
+    """Return all doubts, the worst first: of products, checks, comparisons, and flags of days and cells."""
+    found, total = list[Doubt](), len(view.products)
+    if missing := sum(not made.complete for made in view.products):
+        found.append(Doubt("look" if missing < total else "do_not_use", f"{missing} of {total} tasks are not complete"))
+    if unchecked := len(view.simulations) - len(checks):
+        found.append(Doubt("look", f"{unchecked} of {len(view.simulations)} simulations are not checked"))
+    if biases.empty:
+        found.append(Doubt("look", "no property was compared with the reference"))
+    farther = biases.words[biases.adjusted > biases.raw]
+    rank: Rank = "do_not_use" if len(farther) > len(biases) / 2 else "look"
+    found += [Doubt(rank, f"{words}: farther from the reference than raw") for words in farther]
+    names = labels([*checks, *(one.sim_id for one in flagged)])
+    raised = [(names[sim_id], row) for sim_id, rows in checks.items() for row in rows if row["raised"] == "True"]
+    found += [Doubt(FLAGS.get(row["flag"], Flag("")).rank, f"{name}: {flag_sentence(row)}") for name, row in raised]
+    found += [Doubt("look", *told) for told in aspects_in_doubt(compared)]
+    most = dict[tuple[str, str, str], tuple[float, str]]()
+    for one in flagged:
+        for key in ((flag, one.variable, one.of_what) for flag in one.shown()):
+            most[key] = max(most.get(key, (0.0, "")), (float(one.shares[key[0]].mean()) / 100, names[one.sim_id]))
+    for (flag, variable, of_what), (share, name) in most.items():
+        percent = f"{100 * share:.2g}" if share >= 1e-4 else "under 0.01"
+        told = f"{flag}: {percent} % of the {of_what} of {variable}"
+        found.append(Doubt(rank_of(flag), f"{told}, the most in {name}" if len(names) > 1 else told, share))
+    return sorted(found, key=lambda one: (-one.level, RANKS.index(one.rank), -one.share))
+
+
+def ranked_section(doubts: Sequence[Doubt]) -> Section:
+    """Return the section with the doubts of each rank."""
+    rows = {rank: [[one.text] for one in doubts if one.rank == rank] or [["nothing"]] for rank in RANKS}
+    return Section("By rank", [Table([rank.replace("_", " ").capitalize()], of) for rank, of in rows.items()])
+
+
+def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing]], doubts: Sequence[Doubt]) -> Section:
+    """Return the section with the map, the verdict and the sentences; `change` is what changes, and its map."""
+    names = [row_of(name, view.table).long_name.lower() or name for name in view.adjusted]
+    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.rank != "for_information"]
+    worst = [one.text for one in doubts if one.level == level] if level else []
+    good = (
+        f"all is made, checked and compared, and no flag to look at is on over {100 * MUCH:.0f} % of the days or cells"
+    )
+    sentences = [
+        f"{enumerated(names) or 'no variable'} of {_simulations(len(view.simulations))} adjusted, {view.years}",
+        f"{view.method}, with the reference {view.reference} of {'-'.join(map(str, view.period))}",
+        _better(biases),
+        change[0],
+        f"not to trust: {_few(told, '; ') or 'nothing that these checks see'}",
+    ]
+    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_few(worst, "; ", 1) or good))
+    return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _simulations(count: int) -> str:
+    return f"{count} simulation{'s' * (count != 1)}"
+
+
+def _few(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
+    return between.join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
+
+
+def _better(biases: pd.DataFrame) -> str:
+    if biases.empty:
+        return "whether it is better than raw is not known: no property was compared with the reference"
+    one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
+    farther = _few([*biases.words[biases.adjusted > biases.raw]]) or "none"
+    numbers = f"{number_text(one.raw, '.2g')} to {number_text(one.adjusted, '.2g')} {one.units}".rstrip()
+    return (
+        f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers}; of "
+        f"{len(biases)} properties, the median keeps {100 * kept:.0f} % of its raw bias; farther than raw: {farther}"
+    )
+
+
+def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) -> tuple[str, list[Drawing]]:
+    """Return what changes of a temperature, else of the first indicator, in words and as a map.
+
+    `sections` are those of the page about changes, `daily` the changes of daily values: without maps, its first row.
+    """
+    drawn = [(section.title.partition(" (")[0], block) for section in sections for block in section.blocks]
+    found = [(words, of) for words, of in drawn if isinstance(of, Drawing) and of.draw is changes.change_maps]
+    warm = [one for one in found if _middle(one[1]).attrs.get("standard_name") == "air_temperature"]
+    of_first = [one for one in found if one[0] == (warm or found)[0][0]]
+    for words, block in [one for one in of_first if "+delta+" in one[1].name][-1:] or of_first[:1]:
+        try:
+            return _told(words, block)
+        except Exception as error:  # a damaged chunk raises whatever its codec does
+            reader.lacking.append(f"{block.caption}: {type(error).__name__}: {error}")
+    if daily and daily.rows:
+        domain, sim, name, raw, adjusted, _, units = daily.rows[0]
+        return f"the median of {name} changes by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
+    return "what changes is not known: neither indicators nor summaries are there", []
+
+
+def _middle(change: Drawing) -> Any:
+    return change.arguments[0][change.arguments[1][1]]
+
+
+def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
+    """The last horizon or level of a change, with as much as so many members allow to tell."""
+    ds, names = change.arguments
+    when, part, row = list(changes.points(ds))[-1]
+    row, count = row[[*names]].load(), int(row[f"{names[0].rpartition('_')[0]}_members"].max())
+    low, middle, high = (number_text(float(of.squeeze())) for of in changes.domain_means(row)[[*names]].values())
+    several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
+    field, where = row[names[1]], f"{change.name.split('+')[-1]}, {when} {part}".strip()
+    units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
+    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
+    label = changes._label(field.attrs)
+    arguments = [{where: field}, changes._scale([field], field), label]
+    return told, [Drawing("first-map", f"{words}: {label.partition(' [')[0].lower()}", side_by_side, arguments)]
+
+
+def _map_of_bias(view: RunView) -> Iterator[Drawing]:
+    """A map of the first simulation's bias of the first property, before and after, if there is any."""
+    for of in view.diagnosed:
+        both = [Reader().dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas)]
+        for name in [one for one in (*PUBLISHED, *map(str, both[0])) if all(one in ds for ds in both)][:1]:
+            fields = {words: _shown(ds[name], view) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)}
+            scale = maps._around([*fields.values()]) | {"cmap": colours_of_differences(fields["Raw"])}
+            words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
+            caption = f"Before and after: {words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
+            yield Drawing("first-map", caption, side_by_side, [fields, scale, words])
+            return
+
+
+@drawing
+def side_by_side(fields: Mapping[str, xr.DataArray], scale: dict[str, Any], label: str) -> Figure:
+    """Draw maps (y, x) on one scale, beside or below each other; a map of one sign gets all of that sign's colours."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    first, values = next(iter(fields.values())), np.concatenate([one.values.ravel() for one in fields.values()])
+    low, high = np.nanmin(values), np.nanmax(values)
+    if len(fields) == 1 and "vmin" in scale and low < high and low * high > 0:
+        shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
+        scale = {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}
+    ratio, count = maps.width_by_height(first), len(fields)
+    rows = count if ratio > 1.3 else 1
+    height = min(6.4 * rows / count / ratio, 4.2 / rows) + 0.25
+    figure, axes = new_figure(6.4, rows * height + 0.8, rows, count // rows)
+    lines = maps.map_lines(first)
+    for place, (words, field) in zip(axes.flat, fields.items(), strict=True):
+        image = maps.draw_map(place, field, lines, scale)
+        place.set_title(words)
+    bar = figure.colorbar(image, ax=axes, orientation="horizontal", aspect=40, shrink=0.8)
+    bar.set_label(broken(label, 80))
+    return figure

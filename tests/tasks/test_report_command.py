@@ -50,7 +50,7 @@ def test_the_page_is_whole_and_names_missing_products(
     assert cli.main(["report", "--out", "mine/page.html"]) == 0
     assert capsys.readouterr().out == "mine/page.html\n"
     page = (tmp_path / "mine" / "page.html").read_text()
-    assert page.rstrip().endswith("</html>") and page.count("<h2>") == 8
+    assert page.rstrip().endswith("</html>") and page.count("<h2>") == 5
     missing = re.findall(r"• (\S+): not made", page)
     assert str(part[1].summary) in missing and part[1].domain == "Lowland"
     assert any(DAY360 in path and path.endswith("improvement.zarr") for path in missing)
@@ -59,7 +59,7 @@ def test_the_page_is_whole_and_names_missing_products(
     names = {path.stem.split("+")[0] for path in (tmp_path / "mine" / "page-figures").glob("*.png")}
     assert names == {
         *("improvement", "heatmap", "map", "annual-cycle", "quantiles", "wet-days", "yearly-means", "change"),
-        *("timeline", "resources"),
+        *("first-map", "timeline", "resources"),
     }
     rows = list(csv.DictReader((tmp_path / "mine" / "page-improvement.csv").read_text().splitlines()))
     assert [(row["domain"], row["simulation"]) for row in rows[1:]] == [("Highland", NOLEAP), ("Lowland", NOLEAP)]

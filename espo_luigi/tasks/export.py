@@ -298,6 +298,8 @@ def warn_of_refusal(run: RunContext) -> None:
             names_of(run, load_drs(run.production.drs)).check(run.simulations)
     except ParameterError as error:
         logger.warning("`espo export` would be refused: %s", error)
+    except StoreError:  # whoever reads the archive tells of it
+        pass
 
 
 def names_of(run: RunContext, drs: Drs) -> Names:

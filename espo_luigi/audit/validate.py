@@ -437,7 +437,7 @@ def _cf(seen: _Seen) -> Iterator[str]:
     if importlib.util.find_spec("compliance_checker") is None:
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
     for path in seen.files:
-        if not is_zarr(path.name) and not integrity.table_of(path):
+        if not is_zarr(path.name):
             yield from _faults(path)
     for product in seen.products:
         if is_zarr(product.name):

@@ -1,6 +1,6 @@
 """The marker (`espo.json`) says what made a store, an archive, a table or a page; without it, none is complete.
 
-A table's marker is a file beside it, `TABLE.csv.espo.json`, with the table's SHA-256: without such bytes, it is not complete.
+A table's marker is a file beside it, `TABLE.csv.espo.json`. A table with another SHA-256 than it has is not complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import as_object, open_regular, parse_json, read_bytes, read_text, sha256_of
-from espo_luigi.replacing import Judge, by_content, is_file
+from espo_luigi.replacing import Judge, by_content, by_digest, is_file
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
@@ -246,7 +246,7 @@ def marked(path: Path, *, inside: bool = True) -> Judge:
     if path.suffix == ".zip":
         return _judge(lambda file: _why_no_archive(file, inside))
     if path.suffix == ".csv":
-        return _judge(lambda file: _why_no_table(file, path, inside))
+        return _why_no_table(path, inside)
     if path.name.endswith(f".csv.{MARKER_NAME}"):
         return by_content(lambda content: bool(_digests(content)), "the marker of a table")
     if path.suffix in (".html", ".sha256"):
@@ -293,14 +293,17 @@ def digests_of(table: Path) -> list[str]:
 def _digests(marker: bytes) -> list[str]:
     said = as_object(marker) or {}
     sums, others = said.get("sha256"), said.get("former", [])
-    known = isinstance(sums, dict) and isinstance(sums.get(""), str) and isinstance(others, list)
-    return [sums[""], *others] if known else []
+    own = sums.get("") if isinstance(sums, dict) else None
+    return [own, *others] if isinstance(own, str) and isinstance(others, list) else []
 
 
-def _why_no_table(file: BinaryIO, path: Path, inside: bool) -> str:
-    if not (known := digests_of(path)):
-        return f"it has no marker beside it ({marker_beside(path).name})"
-    return _CHANGED if inside and hashlib.file_digest(file, "sha256").hexdigest() not in known else ""
+def _why_no_table(path: Path, inside: bool) -> Judge:
+    def judge(descriptor: int) -> str:
+        if not (known := digests_of(path)):
+            return f"it has no marker beside it ({marker_beside(path).name})"
+        return _CHANGED if inside and by_digest(known)(descriptor) else ""
+
+    return judge
 
 
 _CHANGED = "it was changed after it was written, as its checksum shows"

@@ -142,7 +142,7 @@ def defects_are_named(outcomes: Path, netcdf: Path, monkeypatch: pytest.MonkeyPa
     found = {check.name: check.details for check in checks if check.verdict == "failed" and check.name != "catalogue"}
     assert found.keys() == {"checksums", "outcomes"}
     (problem,) = found["checksums"]
-    assert problem.startswith(f"{netcdf} has the SHA-256 ") and f"the last line of {netcdf.stem}.csv has " in problem
+    assert problem.startswith(f"{netcdf} has the SHA-256 ") and f"{netcdf.stem}.csv.espo.json has " in problem
     assert len(found["outcomes"]) == len(planted)
     for name, (_, said) in planted.items():
         assert any(re.search(f"{name.replace('*', '.*')}.*: {said}", line) for line in found["outcomes"]), found

@@ -67,9 +67,8 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     """Return the means over regions, along a new dimension `region` of their names; lazy.
 
     NaN is left out, so a mean is that of the cells with a value; so are variables of categories. Days of the year have
-    the circular mean. `coverage` is the part
-    of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
-    the means of members first.
+    the circular mean. `coverage` is the part of the region's area in cells of the grid (on `land`); `lat` and `lon` are
+    in its middle. Percentiles over members are no means of percentiles: take the means of members first.
 
     Parameters
     ----------
@@ -110,7 +109,25 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
         means.append(means_of(on_grid.isel(box), lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
         coverage.append(float(share.sum()))
     out: xr.Dataset = join(means, xr.DataArray(list(regions), dims="region", name="region"))
-    return out.assign_coords(coverage=("region", np.minimum(coverage, 1))).assign_attrs(ds.attrs)
+    part = {"long_name": "part of the region's area in cells of the grid", "units": "1"}
+    lon, lat = np.reshape([_middle(region) for region in regions.values()], (-1, 2)).T
+    out = out.assign_coords(
+        coverage=("region", np.minimum(coverage, 1), part),
+        lat=("region", lat, {"standard_name": "latitude", "units": "degrees_north"}),
+        lon=("region", lon, {"standard_name": "longitude", "units": "degrees_east"}),
+    )
+    return out.assign_attrs(ds.attrs)
+
+
+def _middle(region: Region) -> tuple[float, float]:
+    """Longitude and latitude of a point, of a box's middle, or inside of a polygon."""
+    if isinstance(region, Point):
+        return region.lon, region.lat
+    if isinstance(region, Box):
+        (west, east), lat = region
+        return (west + (east if east > west else east + 360)) / 2, sum(lat) / 2
+    inside = region.representative_point()
+    return inside.x, inside.y
 
 
 def _told(region: Region) -> str:

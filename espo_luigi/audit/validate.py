@@ -172,7 +172,7 @@ def validate(
     run = _run_of(folder)
     seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable, examined)
     by_product: dict[str, list[Path]] = defaultdict(list)
-    for name in (name for name in examined if not name.endswith(".csv")):
+    for name in (name for name in examined if not name.endswith((".csv", f".{store.MARKER_NAME}"))):
         by_product[_OF_A_FILE.sub("", name)].append(folder / name)
     for name, files in by_product.items():
         progress(f"reads {name}")

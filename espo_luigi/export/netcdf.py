@@ -161,7 +161,7 @@ def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
 
 
 def from_cf_axes(ds: xr.Dataset) -> xr.Dataset:
-    """Return the statistics of a file along the dimensions that they had before `to_cf_axes`; members stay numbers."""
+    """Return the statistics of a file along the dimensions that they had before `to_cf_axes`."""
     for dim in (*_PARTS, HORIZON):
         made = defaultdict[str, list[xr.DataArray]](list)
         for name, data in ds.filter_by_attrs(**{dim: lambda label: label is not None}).data_vars.items():
@@ -174,6 +174,9 @@ def from_cf_axes(ds: xr.Dataset) -> xr.Dataset:
         of = {dim: ds["time"].attrs[dim].split() for dim in (HORIZON, *_PARTS) if dim in ds["time"].attrs}
         index = xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product(of.values(), names=of), "time")
         ds = ds.drop_vars([CLIMATOLOGY, "time"]).assign_coords(index).unstack("time").sel(of)
+        ds = ds.transpose(*of, ...)
+    if MEMBER in ds.dims:
+        ds = ds.assign_coords({MEMBER: ds.attrs["ensemble_members"].split("; ")})
     return ds
 
 

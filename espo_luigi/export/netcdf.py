@@ -53,12 +53,7 @@ _NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_map
 _OF_THE_PRODUCT = re.compile(r"[^:]+:(variable|date_start|date_end|_data_format_)")
 BOUNDS, CLIMATOLOGY = "bnds", "climatology_bnds"
 # Of longitudes and latitudes without a word of their datum: as GDAL and PROJ take them.
-_WGS84 = {
-    "grid_mapping_name": "latitude_longitude",
-    "longitude_of_prime_meridian": 0.0,
-    "semi_major_axis": 6378137.0,
-    "inverse_flattening": 298.257223563,
-}
+_WGS84 = {"grid_mapping_name": "latitude_longitude", "semi_major_axis": 6378137.0, "inverse_flattening": 298.257223563}
 # CDO takes no other axis along regions than time and a vertical axis.
 _VERTICAL = {"axis": "Z", "positive": "up"}
 _BOUNDS_OF = {"bounds": "time_bnds", "climatology": CLIMATOLOGY}

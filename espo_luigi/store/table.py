@@ -43,13 +43,14 @@ def write_table(
     then, a note in its place has the SHA-256 that the table may have: it is ours, whenever the process ends.
     Raises `StoreError` if the disk refuses, or the path has what is no table of ours.
     """
-    text, place = table_text(columns, rows), marker_beside(path)
+    text = table_text(columns, rows)
     sums = {"": hashlib.sha256(text.encode()).hexdigest(), **{file.name: digest_of(file) for file in beside}}
     with disk_errors(path, "write"):
         check_ours(path, marked(path))
-    for content in ({"sha256": sums, "former": digests_of(path)}, None, _with_sums(marker, sums)):
-        with written_aside(path if content is None else place) as partial:
-            write_new(partial, text if content is None else render(content), durable=True)
+    note, mark = render({"sha256": sums, "former": digests_of(path)}), render(_with_sums(marker, sums))
+    for at, content in ((marker_beside(path), note), (path, text), (marker_beside(path), mark)):
+        with written_aside(at) as partial:
+            write_new(partial, content, durable=True)
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:

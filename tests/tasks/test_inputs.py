@@ -57,7 +57,8 @@ def test_good_files_have_an_empty_complete_table(configured: Configure, tmp_path
     assert [rows_of(task) for task in wanted] == [[], [], []]
     assert all(task.complete() for task in wanted)
     names = {path.name for path in (tmp_path / "final" / "checks" / "NAM").iterdir()}
-    assert names == {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
+    tables = {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
+    assert names == tables | {f"{name}.espo.json" for name in tables}
     assert espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
     assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1, "Extract": 1}
     table = wanted[1].out_problems().path

@@ -155,7 +155,7 @@ def grown(at: Path, maker: str = "espo test") -> None:
 OUTPUTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "product.zarr": (stored, ()),
     "product.zarr.zip": (packed, ()),
-    "problems.csv": (lambda at: write_table(["a"], [{"a": "1"}], at, None), ()),
+    "problems.csv": (lambda at: write_table(["a"], [{"a": "1"}], at, None), ("problems.csv.espo.json",)),
     "perfect.html": (lambda at: write_page("<html></html>", at, WORK), ()),
     "thesis.html": (reported, ("thesis-figures", "thesis-improvement.csv")),
     METADATA_NAME: (crated, ()),

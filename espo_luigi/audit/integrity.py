@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import zipfile
@@ -16,11 +15,11 @@ from espo_luigi import store
 from espo_luigi.catalog import build
 from espo_luigi.catalog.files import first_line, is_zarr
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
-from espo_luigi.files import open_regular, parse_json, read_bytes, read_object
+from espo_luigi.files import open_regular, parse_json, read_object
 from espo_luigi.publication import origin, release
 from espo_luigi.replacing import MANIFEST_NAME, by_content, digest_of_ours
 from espo_luigi.store.inventory import check_dense, digest_of
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, TABLE_MARK, marked
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, marked, marker_beside
 from espo_luigi.store.table import checksum_pairs
 from espo_luigi.tasks.ensembles import maker_of
 
@@ -48,9 +47,9 @@ def told(path: Path, problems: Iterator[str]) -> Iterator[str]:
         yield f"{path}: cannot be read: {first_line(error)}"
 
 
-def table_of(path: Path) -> store.Marker | None:
-    """Return the marker of the table beside a NetCDF file, whose task made both; None of an export."""
-    return None if is_zarr(path.name) else store.read_marker(path.with_suffix(".csv"))
+def has_table(path: Path) -> bool:
+    """Return whether a table lies beside a NetCDF file, whose task made both."""
+    return not is_zarr(path.name) and marker_beside(path.with_suffix(".csv")).exists()
 
 
 def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> Iterator[str]:
@@ -60,13 +59,12 @@ def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> It
     summed, times = dict(pairs), Counter(path for path, _ in pairs)
     yield from (f"{path} has {number} checksums; expected one" for path, number in times.items() if number > 1)
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
-    for table in sorted(folder.rglob("*.csv")):
-        if marker := store.read_marker(table):
-            yield from told(table, _table(table, marker))
+    for marker in sorted(folder.rglob(f"*.csv.{MARKER_NAME}")):
+        yield from told(marker, _table(marker))
     for path in files:
         if is_zarr(path.name):
             yield from told(path, _archive(path) if path.suffix == ".zip" else _store(path, path in read))
-        elif not table_of(path) and (listed := summed.get(path)) != (found := digest_of(path)):
+        elif not has_table(path) and (listed := summed.get(path)) != (found := digest_of(path)):
             yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
 
 
@@ -96,20 +94,17 @@ def _store(path: Path, is_read: bool) -> Iterator[str]:
             dask.compute([data.notnull().any().data for data in ds.data_vars.values()])
 
 
-def _table(table: Path, marker: store.Marker) -> Iterator[str]:
-    text, _, last = read_bytes(table).rpartition(TABLE_MARK.encode())
-    if not (sums := parse_json(last).get("sha256", {})):
-        yield Remark(f"{table} has no SHA-256: an earlier version wrote it")
-    elif (found := hashlib.sha256(text).hexdigest()) != sums[""]:
-        yield f"{table} has the SHA-256 {found} without its last line, which has {sums['']}"
-    of_regions = [table.with_suffix(".nc")] if marker.task == "Regions" else []
-    for path in [table.with_name(name) for name in sums if name] or of_regions:
+def _table(beside: Path) -> Iterator[str]:
+    """A table, and the NetCDF file that its task made; without a task, it is not complete."""
+    said = read_object(beside) or {}
+    for name, listed in said["sha256"].items() if "task" in said else ():
+        path = beside.with_name(name or beside.name.removesuffix(f".{MARKER_NAME}"))
         if not path.exists():
-            yield f"{path} is gone, and its table is there"
-        elif sums and (found := digest_of(path)) != sums[path.name]:
-            yield f"{path} has the SHA-256 {found}; the last line of {table.name} has {sums[path.name]}"
-        elif (maker := maker_of(path)) != marker.id:
-            yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
+            yield f"{path} is gone, and {beside.name} is there"
+        elif (found := digest_of(path)) != listed:
+            yield f"{path} has the SHA-256 {found}; {beside.name} has {listed}"
+        elif name and (maker := maker_of(path)) != said["id"]:
+            yield f"{path} was made with the marker {maker}; the table beside it has {said['id']}"
 
 
 def strays(folder: Path, examined: Collection[str]) -> Iterator[str]:

@@ -171,7 +171,7 @@ def validate(
     run = _run_of(folder)
     seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable, examined)
     by_product: dict[str, list[Path]] = defaultdict(list)
-    for name in (name for name in examined if not name.endswith(".csv")):
+    for name in (name for name in examined if not name.endswith((".csv", f".{store.MARKER_NAME}"))):
         by_product[_OF_A_FILE.sub("", name)].append(folder / name)
     for name, files in by_product.items():
         progress(f"reads {name}")
@@ -436,7 +436,8 @@ def _cf(seen: _Seen) -> Iterator[str]:
     if importlib.util.find_spec("compliance_checker") is None:
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
     for path in seen.files:
-        if not is_zarr(path.name) and not integrity.table_of(path):
+        # A region has no place in the order of axes that the checker recommends.
+        if not is_zarr(path.name) and not integrity.has_table(path):
             yield from _faults(path)
     for product in seen.products:
         if is_zarr(product.name):

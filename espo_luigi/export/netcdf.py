@@ -1,6 +1,7 @@
-"""NetCDF-4 files of a product's variable, as CF 1.11 wants them, each whole under its name or not there.
+"""NetCDF-4 files of products and of statistics, as CF 1.11 wants them, each whole under its name or not there.
 
-Metadata: bounds, cell methods, kinds of temperature, plain coordinates. Data are written chunk by chunk in flat memory.
+Metadata: bounds, climatologies, cell methods, kinds of temperature, plain coordinates, the grid mapping.
+Data are written chunk by chunk in flat memory.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ import logging
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import netCDF4
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.fields import filled
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
+from espo_luigi.science.chunks import join
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
+from espo_luigi.science.outcomes.natures import INITIALS, NAMES
 from espo_luigi.science.stack import ORIGINAL_SHAPE
 from espo_luigi.science.units import is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
@@ -44,7 +51,13 @@ _NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_map
 # Of the product as a whole: of a file's one variable and few years they would be wrong. The prefix is `cat` or, with
 # `change_attr_prefix`, any other.
 _OF_THE_PRODUCT = re.compile(r"[^:]+:(variable|date_start|date_end|_data_format_)")
-BOUNDS = "bnds"
+BOUNDS, CLIMATOLOGY = "bnds", "climatology_bnds"
+# Of longitudes and latitudes without a word of their datum: as GDAL and PROJ take them.
+_WGS84 = {"grid_mapping_name": "latitude_longitude", "semi_major_axis": 6378137.0, "inverse_flattening": 298.257223563}
+# CDO takes no other axis along regions than time and a vertical axis.
+_VERTICAL = {"axis": "Z", "positive": "up"}
+_BOUNDS_OF = {"bounds": "time_bnds", "climatology": CLIMATOLOGY}
+_PARTS, _REGION, _NAMES, _COVERAGE = ("season", "month"), "region", "region_name", "coverage"
 # The version that files keep to, and the version whose attributes say how bits were rounded.
 CONVENTIONS, OF_QUANTIZATION = "CF-1.11", "CF-1.12"
 FILL_VALUE = np.float32(1e20)
@@ -90,6 +103,91 @@ def stretches(time: xr.DataArray, years: int, first_year: int | None = None) -> 
     return made
 
 
+def to_cf_axes(ds: xr.Dataset) -> xr.Dataset:
+    """Return statistics along axes that CDO, GDAL and R know; lazy. A daily product, or indicators, stay as they are.
+
+    Horizons, with their seasons or months, become `time` with the bounds of a climatology (CF 7.4), whose attributes
+    keep their names. Members are numbered, in the order of the attribute `ensemble_members`. Names of regions are in
+    `region_name`. Other texts become parts of names: of a level's seasons, `tx_mean_p50` becomes `tx_mean_p50_DJF`, ….
+    """
+    if HORIZON in ds.dims:
+        ds = _as_climatology(ds, [HORIZON, *(dim for dim in _PARTS if dim in ds.dims)])
+    if MEMBER in ds.dims:
+        told = {"standard_name": MEMBER, "units": "1", "long_name": "place in the attribute ensemble_members"}
+        numbers = np.arange(1, ds.sizes[MEMBER] + 1, dtype=np.int32)
+        ds = ds.assign_coords({MEMBER: (MEMBER, numbers, told | (_VERTICAL if "time" in ds.dims else {}))})
+    if _REGION in ds.dims:
+        named = (_REGION, ds[_REGION].values, {"long_name": "name of the region"})
+        ds = ds.drop_vars(_REGION).assign_coords({_NAMES: named}).reset_coords(_COVERAGE)
+        if LEVEL in ds.dims:
+            ds = ds.assign_coords({LEVEL: ds[LEVEL].assign_attrs(_VERTICAL)})
+    texts = [str(name) for name, index in ds.indexes.items() if index.dtype.kind in "OU" and name != "time"]
+    for dim in sorted(texts, key=_PARTS.__contains__):
+        made = dict(ds.drop_dims(dim).data_vars)
+        for name, data in ds.data_vars.items() if dim in ds.dims else ():
+            for one in map(str, ds[dim].values) if dim in data.dims else ():
+                made[re.sub(r"\W", "_", f"{name}_{one}")] = data.sel({dim: one}, drop=True).assign_attrs({dim: one})
+        ds = xr.Dataset(made, ds.coords, ds.attrs).drop_vars(dim)
+    return ds
+
+
+def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
+    """Horizons, with seasons or months, as `time` in the middle year; unchanged if these times are not in order."""
+    names, several = [ds.attrs.get("cat:xrfreq", "")[3:] or "JAN"], 12
+    if dims[1:]:
+        names, several = ds[dims[1]].values.tolist(), 3 if dims[1] == "season" else 1
+    starts = [(2 * INITIALS).index(name) if several == 3 else NAMES.index(name) for name in names]
+    # A season belongs to the year of its January.
+    starts = [start - 12 * (several == 3 and start > 9) for start in starts]
+    years = np.array([str(one).split("-") for one in ds[HORIZON].values], int)
+
+    def months(year: np.ndarray) -> np.ndarray:
+        return (12 * (year[:, None] - 1970) + starts).ravel().astype("datetime64[M]")
+
+    middle = (months(years.sum(1) // 2) + several // 2).astype("datetime64[D]") + 15 * (several % 2)
+    if (np.diff(middle).astype(int) <= 0).any():
+        return ds
+    bounds = np.stack([months(years[:, 0]), months(years[:, 1]) + several], axis=1).astype("datetime64[ns]")
+    told = {dim: " ".join(map(str, ds[dim].values)) for dim in dims}
+    made = ds.stack(time=dims, create_index=False).drop_vars(dims)
+    return made.assign_coords(
+        {"time": ("time", middle.astype("datetime64[ns]"), told), CLIMATOLOGY: (("time", BOUNDS), bounds)}
+    )
+
+
+def from_cf_axes(ds: xr.Dataset) -> xr.Dataset:
+    """Return the statistics of a file along the dimensions that they had before `to_cf_axes`."""
+    for dim in (*_PARTS, HORIZON):
+        made = defaultdict[str, list[xr.DataArray]](list)
+        for name, data in ds.filter_by_attrs(**{dim: lambda label: label is not None}).data_vars.items():
+            made[str(name)[: -1 - len(data.attrs[dim])]].append(data.expand_dims({dim: [data.attrs[dim]]}))
+            ds = ds.drop_vars(str(name))
+        ds = ds.assign({name: xr.concat(of, dim) for name, of in made.items()})
+    if _NAMES in ds:
+        ds = ds.assign_coords({_REGION: ds[_NAMES].values}).drop_vars(_NAMES).set_coords(_COVERAGE)
+    if CLIMATOLOGY in ds:
+        of = {dim: ds["time"].attrs[dim].split() for dim in (HORIZON, *_PARTS) if dim in ds["time"].attrs}
+        index = xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product(of.values(), names=of), "time")
+        ds = ds.drop_vars([CLIMATOLOGY, "time"]).assign_coords(index).unstack("time").sel(of)
+        ds = ds.transpose(*of, ...)
+    if MEMBER in ds.dims:
+        ds = ds.assign_coords({MEMBER: ds.attrs["ensemble_members"].split("; ")})
+    return ds
+
+
+def statistics_file(
+    ds: xr.Dataset, title: str, table: Mapping[str, Variable] = VARIABLES, told: Mapping[str, str] | None = None
+) -> xr.Dataset:
+    """Return indicators, or statistics of them, as `described` has each, in one dataset with a title and a history."""
+    ds = to_cf_axes(ds)
+    history = f"{datetime.now(UTC):%Y-%m-%d}: exported"
+    given = {"global": {"title": ds.attrs.get("title", title), "history": ds.attrs.get("history", history)}}
+    given["global"] |= told or {}
+    parts = [described(ds, str(name), str(name), given, table) for name in ds.data_vars]
+    whole: xr.Dataset = join(parts, compat="override")
+    return whole
+
+
 def described(
     ds: xr.Dataset,
     variable: str,
@@ -105,7 +203,7 @@ def described(
     Parameters
     ----------
     ds : xr.Dataset
-        A product: (time, y, x), or statistics: (horizon or warming_level, …, y, x).
+        A product: (time, y, x), or statistics by `to_cf_axes`: (time or warming_level, …, y, x or region).
     variable, name : str
         The variable, and its name in the files.
     attributes : mapping
@@ -122,26 +220,32 @@ def described(
     """
     if variable not in ds.data_vars:
         raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
-    y, x = horizontal_dims(ds)
-    data = ds[variable].transpose(..., y, x).variable
-    mapping = _grid_mapping(ds, ds[variable])
+    places = (_REGION,) if _NAMES in ds.coords else horizontal_dims(ds)
+    first = [dim for dim in ("time", LEVEL) if dim in ds[variable].dims]
+    whole = ds[variable].transpose(*first, ..., *places)
+    # Categories in memory have a number for no category.
+    missing = whole.attrs.get("_FillValue")
+    data = (whole if missing is None else whole.where(whole != missing)).variable
+    mapping = _grid_mapping(ds, ds[variable], places)
     own = {"long_name": variable} | names_of(variable, table) | ds[variable].attrs
     attrs = _of_data(own, mapping, table.get(variable, Variable()).difference or is_difference(ds[variable]))
     given = {key: filled(value, own) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
-    if "time" not in data.dims or ds.attrs.get("cat:type") == "ensemble":
-        _as_statistics(made_of.attrs)
+    if "time" not in data.dims or CLIMATOLOGY in ds or ds.attrs.get("cat:type") == "ensemble":
+        _as_statistics(made_of.attrs, str(own.get("cell_methods", "")) if CLIMATOLOGY in ds else "")
     variables: dict[Hashable, xr.Variable] = {name: made_of}
     if attrs.get("quantization") == CONTAINER and CONTAINER in ds:
         variables[CONTAINER] = ds[CONTAINER].variable
     if mapping:
         # Its value has no meaning (CF 5.6), and not every form of NetCDF has its type.
-        variables[mapping] = xr.Variable((), np.int32(0), plain_attributes(ds[mapping].attrs))
-    maps = [each for each in ("lat", "lon") if each in ds.coords and each not in (y, x)]
-    coords = {each: _coordinate(ds[each].variable) for each in (y, x, *maps)}
-    made = xr.Dataset(variables, {each: ds[each].variable for each in data.dims[:-2]} | coords)
-    if maps:
+        mapped = plain_attributes(ds[mapping].attrs) if mapping in ds.variables else _WGS84
+        variables[mapping] = xr.Variable((), np.int32(0), mapped)
+    maps = [each for each in ("lat", "lon") if each in ds.coords and each not in places]
+    coords = {each: _coordinate(ds[each].variable) for each in (*places, *maps) if each in ds.coords}
+    kept = [*data.dims[: -len(places)], CLIMATOLOGY, _NAMES]
+    made = xr.Dataset(variables, {each: ds[each].variable for each in kept if each in ds.coords} | coords)
+    if maps := [*maps, *(each for each in (_NAMES,) if each in ds.coords)]:
         made[name].attrs["coordinates"] = " ".join(maps)
     for each, more in attributes.items():
         if each in made.variables:
@@ -157,11 +261,12 @@ def _coordinate(variable: xr.Variable) -> xr.Variable:
     return xr.Variable(variable.dims, np.asarray(variable.values, np.float64), plain_attributes(kept))
 
 
-def _grid_mapping(ds: xr.Dataset, data: xr.DataArray) -> str:
-    """The name of the variable with the grid mapping (CF 5.6), or an empty text."""
+def _grid_mapping(ds: xr.Dataset, data: xr.DataArray, places: Sequence[str]) -> str:
+    """The name of the variable with the grid mapping (CF 5.6); of rows and columns that nobody names, an empty text."""
     named = data.attrs.get("grid_mapping", data.encoding.get("grid_mapping", ""))
     mappings = (str(name) for name, variable in ds.variables.items() if "grid_mapping_name" in variable.attrs)
-    return named if named in ds.variables else next(mappings, "")
+    of_degrees = "crs" if places in (("lat", "lon"), (_REGION,)) else ""
+    return named if named in ds.variables else next(mappings, of_degrees)
 
 
 def _of_data(attrs: Mapping[Any, Any], mapping: str, differs: bool) -> dict[str, Any]:
@@ -178,14 +283,16 @@ def _of_data(attrs: Mapping[Any, Any], mapping: str, differs: bool) -> dict[str,
     return kept
 
 
-def _as_statistics(attrs: dict[Any, Any]) -> None:
+def _as_statistics(attrs: dict[Any, Any], methods: str) -> None:
     """Put attributes of statistics of years, or of simulations, into the forms of CF, which has no names for shares."""
     attrs.pop("cell_methods", None)
+    if within := re.search(r"time: (\w+)(?: (?:with)?in days| over days)? time: (\w+) over years$", methods):
+        attrs["cell_methods"] = f"time: {within[1]} within years time: {within[2]} over years"
     attrs["units"] = attrs.get("units") or "1"
     for name in ("standard_name", "units_metadata") if attrs["units"] in ("1", "%") else ():
         attrs.pop(name, None)
-    if isinstance(flags := attrs.get("flag_values"), str):
-        attrs["flag_values"] = np.array(flags.split(","), np.float32)
+    if (flags := attrs.get("flag_values")) is not None:
+        attrs["flag_values"] = np.array(flags.split(",") if isinstance(flags, str) else flags, np.float32)
 
 
 def cell_methods(text: str) -> str:
@@ -325,22 +432,32 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
     for name, size in ds.sizes.items():
         file.createDimension(str(name), size)
     if "time" in ds.dims:
-        file.createDimension(BOUNDS, 2)
         days, calendar = _days(ds["time"], layout.time_units)
         freq = ds.attrs.get("cat_xrfreq", "D")
-        ends = days + 1
-        if freq != "D":
+        bounds, at = "bounds", days + 0.5 if layout.at_noon and freq == "D" else days
+        ends = np.stack([days, days + 1], axis=1)
+        if CLIMATOLOGY in ds:
+            bounds, at = "climatology", days
+            ends, _ = _days(ds[CLIMATOLOGY], layout.time_units)
+        elif freq != "D":
             following = ds["time"].to_index().shift(1, freq)
-            ends, _ = _days(xr.DataArray(following, dims="time"), layout.time_units)
+            ends[:, 1], _ = _days(xr.DataArray(following, dims="time"), layout.time_units)
+        if BOUNDS not in ds.dims:
+            file.createDimension(BOUNDS, 2)
         # The bounds have no units of their own: CF 7.1 gives them those of time.
-        named = {"standard_name": "time", "long_name": "time", "axis": "T", "bounds": "time_bnds"}
+        named = {
+            "standard_name": "time",
+            "long_name": "time",
+            "axis": "T",
+            bounds: _BOUNDS_OF[bounds],
+            **ds["time"].attrs,
+        }
         leaps = {"units_metadata": "leap_seconds: none"} if calendar == "standard" else {}
         described = {"units": layout.time_units, "calendar": calendar, **leaps, **named}
-        at = days + 0.5 if layout.at_noon and freq == "D" else days
         _write_small(file, "time", xr.Variable(("time",), at, described))
-        _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, ends], axis=1)))
+        _write_small(file, _BOUNDS_OF[bounds], xr.Variable(("time", BOUNDS), ends))
     for name, coordinate in ds.coords.items():
-        if name != "time":
+        if name not in ("time", CLIMATOLOGY):
             _write_small(file, str(name), coordinate.variable)
 
 
@@ -367,7 +484,7 @@ def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> Non
 
 
 def _write_variable(file: netCDF4.Dataset, name: str, variable: xr.Variable, layout: Layout) -> None:
-    if variable.ndim < 3:
+    if variable.ndim < 2:
         _write_small(file, name, variable)
         return
     chunk = layout.chunk(variable.shape)

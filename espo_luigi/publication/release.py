@@ -19,6 +19,7 @@ from espo_luigi.publication.products import find_products
 from espo_luigi.replacing import MANIFEST_NAME, by_content, delete, take_away, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import digest_of, files_of
+from espo_luigi.store.marker import marker_beside
 
 RELEASE = "RELEASE.json"
 _MAKER = "espo validate"
@@ -40,8 +41,9 @@ def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str
     found: dict[str, dict[str, Any]] = {}
     # A page about changes has files that are made anew with the page.
     data = [path for path in find_data(folder, unlisted) if not (path.parent / MANIFEST_NAME).exists()]
-    tables = [table for path in data if path.suffix == ".nc" and (table := path.with_suffix(".csv")).is_file()]
-    for path in sorted([*data, *tables]):
+    tables = [path.with_suffix(".csv") for path in data if path.suffix == ".nc"]
+    beside = [path for path in (*tables, *map(marker_beside, tables)) if path.is_file()]
+    for path in sorted([*data, *beside]):
         stats = {name: (path / name).stat() for name in files_of(path)}
         lines = "".join(
             f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {name}\n"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
 from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
 from espo_luigi.report.drawings import REFERENCE, THIN, Drawing, broken, drawing, panels_of, running_means, short
@@ -28,7 +29,6 @@ from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.regrid import horizontal_of
-from espo_luigi.store.write import prepared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
     source, is_of_regions = maps, False
     if one.regions and reader.has(one.regions):
         with open_regular(one.regions.with_suffix(".nc")) as file:
-            source, is_of_regions = load_netcdf(file, without=["realization"]), True
+            source, is_of_regions = from_cf_axes(load_netcdf(file, without=["realization"])), True
     if source is None:
         return
     percentiles: dict[str, list[int]] = {}
@@ -471,11 +471,8 @@ def write_changes(
     for picture in (each for part in parts for each in part.pictures):
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     for name, ds in numbers.items():
-        packed: dict[Any, dict[str, Any]] = {one: {"zlib": True, "complevel": 4} for one in ds.data_vars}
-        # Texts as letters: CDO reads no file with NetCDF-4's strings.
-        packed |= {one: {"dtype": "S1"} for one in ds.coords if ds[one].dtype.kind in "OU"}
         try:
-            prepared(ds.load()).to_netcdf(folder / name, engine="h5netcdf", encoding=packed)
+            write_netcdf(statistics_file(ds.load(), name.removesuffix(".nc")), folder / name, Layout({}))
         except Exception as error:  # a damaged chunk raises whatever its codec does
             blocks = [*parts[0].blocks, Warned(f"{name} was not written: {type(error).__name__}: {error}")]
             parts[0] = replace(parts[0], blocks=blocks)

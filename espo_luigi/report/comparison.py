@@ -14,6 +14,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.errors import StoreError
+from espo_luigi.export.netcdf import from_cf_axes
 from espo_luigi.methods.base import METHODS
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import Product, find_products
@@ -129,7 +130,8 @@ def _opened(product: Product) -> xr.Dataset:
     if product.is_data:
         ds = store.open_store(product.path, cut=False)
     else:
-        ds = open_netcdf(str(product.path), (), {"chunks": None}) if product.path.suffix == ".nc" else xr.Dataset()
+        is_netcdf = product.path.suffix == ".nc"
+        ds = from_cf_axes(open_netcdf(str(product.path), (), {"chunks": None})) if is_netcdf else xr.Dataset()
     return ds[[name for name, of in ds.data_vars.items() if of.ndim and of.dtype.kind in "biuf"]]
 
 

@@ -11,8 +11,9 @@ from xarray.backends.locks import HDF5_LOCK
 
 from espo_luigi.errors import DataError
 
-# Raw data of a dozen variables and hourly steps stay far below; more takes minutes and gigabytes to open.
-MOST_VARIABLES, LONGEST_DIMENSION = 2000, 5_000_000
+# Raw data of a dozen variables and hourly steps, or thirty indicators of regions by month and level, stay below; more
+# takes minutes and gigabytes to open.
+MOST_VARIABLES, LONGEST_DIMENSION = 5000, 5_000_000
 _MOST_BYTES = 2**31
 NETCDF = (b"CDF", b"\x89HDF")
 

@@ -1,4 +1,7 @@
-"""The marker (`espo.json`) says what made a store, an archive, a table or a page; without it, none is complete."""
+"""The marker (`espo.json`) says what made a store, an archive, a table or a page; without it, none is complete.
+
+A table's marker is a file beside it, `TABLE.csv.espo.json`. A table with another SHA-256 than it has is not complete.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import open_regular, parse_json, read_text
-from espo_luigi.replacing import Judge, is_file
+from espo_luigi.files import as_object, open_regular, parse_json, read_bytes, read_text, sha256_of
+from espo_luigi.replacing import Judge, by_content, by_digest, is_file
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
@@ -30,8 +33,8 @@ REMAKE = "delete it and run the task that makes it again"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 # In `Marker.fingerprints`, before the id of a raw dataset.
 FILES_OF = "files of "
-# Before and behind the marker in the last line of a table or a page.
-TABLE_MARK = f"# {MARKER_NAME}: "
+# Before and behind the marker in the last line of checksums or a page.
+SUMS_MARK = f"# {MARKER_NAME}: "
 PAGE_MARK, PAGE_END = f"<!-- {MARKER_NAME}: ", " -->"
 # A page may have megabytes; the longest line with a marker has some thousand inputs.
 _LONGEST_LINE = 4 * 2**20
@@ -199,7 +202,10 @@ def _read_marker(path: Path) -> Marker | None:
                 file.seek(0)
                 marker, root = _read_member(file, MARKER_NAME), _read_member(file, ROOT_METADATA_NAME)
                 text = None if marker is None or root is None else marker.decode()
-        elif path.suffix in (".csv", ".html", ".sha256"):
+        elif path.suffix == ".csv":
+            text = read_text(marker_beside(path))
+            text = text if sha256_of(path) in _digests(text.encode())[:1] else None
+        elif path.suffix in (".html", ".sha256"):
             with open_regular(path) as file:
                 text = _marker_line(file)[1]
         else:
@@ -239,7 +245,11 @@ def marked(path: Path, *, inside: bool = True) -> Judge:
     """
     if path.suffix == ".zip":
         return _judge(lambda file: _why_no_archive(file, inside))
-    if path.suffix in (".csv", ".html", ".sha256"):
+    if path.suffix == ".csv":
+        return _why_no_table(path, inside)
+    if path.name.endswith(f".csv.{MARKER_NAME}"):
+        return by_content(lambda content: bool(_digests(content)), "the marker of a table")
+    if path.suffix in (".html", ".sha256"):
         return _judge(lambda file: _why_no_text(file, inside))
     return functools.partial(_why_no_store, inside=inside)
 
@@ -267,6 +277,38 @@ def _why_no_archive(file: BinaryIO, inside: bool) -> str:
     return ""
 
 
+def marker_beside(table: Path) -> Path:
+    """Return the path of a table's marker."""
+    return table.with_name(f"{table.name}.{MARKER_NAME}")
+
+
+def digests_of(table: Path) -> list[str]:
+    """Return the SHA-256 that a table may have if it is ours, its own first; none without a marker beside it."""
+    try:
+        return _digests(read_bytes(marker_beside(table)))
+    except OSError:
+        return []
+
+
+def _digests(marker: bytes) -> list[str]:
+    said = as_object(marker) or {}
+    sums, others = said.get("sha256"), said.get("former", [])
+    own = sums.get("") if isinstance(sums, dict) else None
+    return [own, *others] if isinstance(own, str) and isinstance(others, list) else []
+
+
+def _why_no_table(path: Path, inside: bool) -> Judge:
+    def judge(descriptor: int) -> str:
+        if not (known := digests_of(path)):
+            return f"it has no marker beside it ({marker_beside(path).name})"
+        return _CHANGED if inside and by_digest(known)(descriptor) else ""
+
+    return judge
+
+
+_CHANGED = "it was changed after it was written, as its checksum shows"
+
+
 def _why_no_text(file: BinaryIO, inside: bool) -> str:
     start, text = _marker_line(file)
     if text is None:
@@ -283,7 +325,7 @@ def _why_no_text(file: BinaryIO, inside: bool) -> str:
     while start:
         start -= len(part := file.read(min(start, _LONGEST_LINE)))
         found.update(part)
-    return "" if found.hexdigest() == digest else "it was changed after it was written, as its checksum shows"
+    return "" if found.hexdigest() == digest else _CHANGED
 
 
 def _why_no_store(descriptor: int, inside: bool) -> str:
@@ -319,7 +361,7 @@ def raise_it(error: OSError) -> None:
 
 
 def _marker_line(file: BinaryIO) -> tuple[int, str | None]:
-    """Where the last line of a table or a page starts, and the text of the marker in it."""
+    """Where the last line of checksums or a page starts, and the text of the marker in it."""
     start = max(0, file.seek(0, 2) - _LONGEST_LINE)
     file.seek(start)
     before, end, line = file.read().rstrip(b"\n").rpartition(b"\n")
@@ -327,7 +369,7 @@ def _marker_line(file: BinaryIO) -> tuple[int, str | None]:
     start += len(before + end)
     if last.startswith(PAGE_MARK) and last.endswith(PAGE_END):
         return start, last.removeprefix(PAGE_MARK).removesuffix(PAGE_END)
-    return start, last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None
+    return start, last.removeprefix(SUMS_MARK) if last.startswith(SUMS_MARK) else None
 
 
 def _read_member(file: BinaryIO, name: str) -> bytes | None:

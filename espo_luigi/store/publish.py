@@ -18,7 +18,7 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, is_file_trouble, sync_path
 from espo_luigi.replacing import Judge, check_ours, delete, partial_path, put, take_away
 from espo_luigi.store.disk import delete_quietly, disk_errors
-from espo_luigi.store.marker import marked
+from espo_luigi.store.marker import marked, marker_beside
 from espo_luigi.store.partials import BlockCount, sweep_partials
 
 logger = logging.getLogger(__name__)
@@ -172,6 +172,9 @@ def remove(path: Path, judge: Judge | None = None) -> None:
     with disk_errors(path, "remove"):
         if path.parent.is_dir():
             sweep_partials(path)
-        for aside in take_away(path, judge or marked(path)):
+        asides = take_away(path, judge or marked(path))
+        if path.suffix == ".csv":
+            asides += take_away(beside := marker_beside(path), marked(beside))
+        for aside in asides:
             with contextlib.suppress(FileNotFoundError):
                 delete(aside)

@@ -1,4 +1,4 @@
-"""Tables, pages and checksums: CSV, HTML and SHA256 files whose last line, a comment, is the marker."""
+"""Tables, whose marker lies beside them; pages and checksums, whose last line, a comment, is the marker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.errors import StoreError, as_cell
 from espo_luigi.files import read_text, write_new
 from espo_luigi.redaction import without_secrets
+from espo_luigi.replacing import check_ours
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import digest_of
-from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Marker
+from espo_luigi.store.marker import (
+    PAGE_END,
+    PAGE_MARK,
+    REMAKE,
+    SUMS_MARK,
+    Marker,
+    digests_of,
+    marked,
+    marker_beside,
+    render,
+)
 from espo_luigi.store.publish import written_aside
 
 Row = Mapping[str, str]
@@ -26,13 +39,18 @@ def write_table(
 ) -> None:
     """Write a table and publish it atomically; a table without a marker can be read, but is not complete.
 
-    The last line has the marker, and the SHA-256 of the lines above ("") and of files `beside` the table, by name.
+    The marker beside it has the SHA-256 of the table ("") and of files `beside`, by name. It is written last. Until
+    then, a note in its place has the SHA-256 that the table may have: it is ours, whenever the process ends.
     Raises `StoreError` if the disk refuses, or the path has what is no table of ours.
     """
     text = table_text(columns, rows)
     sums = {"": hashlib.sha256(text.encode()).hexdigest(), **{file.name: digest_of(file) for file in beside}}
-    with written_aside(path) as partial:
-        write_new(partial, f"{text}{TABLE_MARK}{_in_one_line(marker, sums)}\n")
+    with disk_errors(path, "write"):
+        check_ours(path, marked(path))
+    note, mark = render({"sha256": sums, "former": digests_of(path)}), render(_with_sums(marker, sums))
+    for at, content in ((marker_beside(path), note), (path, text), (marker_beside(path), mark)):
+        with written_aside(at) as partial:
+            write_new(partial, content, durable=True)
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
@@ -52,7 +70,8 @@ def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
     StoreError
         If the file is missing, cannot be read, or lacks a cell or one of `columns`.
     """
-    reader = csv.DictReader([f"{line}\n" for line in _lines(path, "table")], strict=True)
+    # Only these ends of lines: a message may hold other characters that Python takes for ends.
+    reader = csv.DictReader(io.StringIO(_text(path, "table"), newline="\n"), strict=True)
     try:
         rows: list[Row] = list(reader)
     except csv.Error as error:
@@ -73,7 +92,7 @@ def page_text(html: str, marker: Marker | None) -> str:
     if marker is None:
         return text
     # The marker must not contain the end of the comment.
-    mark = _in_one_line(marker, {"": hashlib.sha256(text.encode()).hexdigest()}).replace(">", "\\u003e")
+    mark = _in_one_line(marker, text).replace(">", "\\u003e")
     return f"{text}{PAGE_MARK}{mark}{PAGE_END}\n"
 
 
@@ -92,9 +111,9 @@ def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None
     Raises `StoreError` if the disk refuses.
     """
     text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
-    mark = _in_one_line(marker, {"": hashlib.sha256(text.encode()).hexdigest()})
+    mark = _in_one_line(marker, text)
     with written_aside(path) as partial:
-        write_new(partial, f"{text}{TABLE_MARK}{mark}\n", durable=True)
+        write_new(partial, f"{text}{SUMS_MARK}{mark}\n", durable=True)
 
 
 def read_checksums(path: Path) -> dict[str, str]:
@@ -107,7 +126,8 @@ def checksum_pairs(path: Path) -> list[tuple[str, str]]:
 
     Raises `StoreError` if the file is missing, cannot be read, or holds something else.
     """
-    lines = [line for line in _lines(path, "checksums") if line and not line.startswith("#")]
+    lines = [line.removesuffix("\r") for line in _text(path, "checksums").split("\n")]
+    lines = [line for line in lines if line and not line.startswith("#")]
     found = [re.fullmatch(r"([0-9a-f]{64})  ([^/\0]+)", line) for line in lines]
     if None in found:
         line = lines[found.index(None)]
@@ -115,17 +135,18 @@ def checksum_pairs(path: Path) -> list[tuple[str, str]]:
     return [(match[2], match[1]) for match in found if match]
 
 
-def _lines(path: Path, what: str) -> list[str]:
-    """The lines of a file, but the marker's."""
+def _text(path: Path, what: str) -> str:
     try:
-        # Only these ends: a message may hold other characters that Python takes for ends of lines.
-        lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read the {what} {path} ({error}); {REMAKE}") from error
-    return [line for line in lines if not line.startswith(TABLE_MARK)]
 
 
-def _in_one_line(marker: Marker | None, sums: Mapping[str, str]) -> str:
+def _with_sums(marker: Marker | None, sums: Mapping[str, str]) -> dict[str, Any]:
     """The marker with checksums; without a marker, the file is ours, and not complete."""
-    content = json.loads(marker.to_json()) if marker is not None else {}
-    return json.dumps(content | {"sha256": sums}, sort_keys=True, ensure_ascii=False)
+    return (json.loads(marker.to_json()) if marker is not None else {}) | {"sha256": sums}
+
+
+def _in_one_line(marker: Marker | None, text: str) -> str:
+    sums = {"": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(_with_sums(marker, sums), sort_keys=True, ensure_ascii=False)

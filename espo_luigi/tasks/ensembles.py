@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,12 +10,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import h5py
+import numpy as np
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.export import netcdf
 from espo_luigi.files import open_regular
 from espo_luigi.replacing import check_ours
 from espo_luigi.science import stack
@@ -26,16 +26,13 @@ from espo_luigi.science.chunks import join
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
 from espo_luigi.science.geometry.cutting import spread_over, subset_box
-from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
-from espo_luigi.science.outcomes.natures import on_standard_year
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, by_year, least_years
+from espo_luigi.science.outcomes.natures import INITIALS, NAMES, on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
-from espo_luigi.store.publish import written_aside
-from espo_luigi.store.write import prepared
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, WildcardParameter, provenance
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.outcomes import (
-    LEVEL,
     Climatology,
     DatasetParameter,
     Delta,
@@ -309,14 +306,12 @@ class Regions(EnsembleTask):
             [region_means(ds, regions(self.context)).compute() for ds in yearly],
         )
         marker = self.marker()
-        whole = made.merge(together, compat="override", combine_attrs="override")
-        whole = whole.assign_attrs({**provenance(marker), _MARKER: marker.id})
-        with written_aside(self._netcdf, judge=_why_not_ours) as partial:
-            prepared(whole).to_netcdf(partial, engine="h5netcdf")
-        columns = [*dict.fromkeys((*whole.dims, *whole.coords)), "value", "variable", "units"]
-        columns.remove("coverage")
-        names, table = [str(name) for name in columns], self.out_table().path
-        store.write_table(names, _long_table(whole), table, marker, beside=[self._netcdf])
+        whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(provenance(marker))
+        told, variables = {_MARKER: marker.id}, self.context.config.table
+        described = netcdf.statistics_file(whole, self._netcdf.stem, variables, told)
+        netcdf.write_netcdf(described, self._netcdf, netcdf.Layout({}), _why_not_ours)
+        rows = list(_long_table(whole, [str(name) for name in together], self.experiment))
+        store.write_table([*rows[0]], rows, self.out_table().path, marker, beside=[self._netcdf])
 
     def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
         if self.product not in _CHANGES:
@@ -332,12 +327,30 @@ def _pooled(run: RunContext, ds: xr.Dataset, base: xr.Dataset) -> list[xr.Datase
     return [region_means(one.where(everywhere), regions(run)) for one in (ds, base)]
 
 
-def _long_table(ds: xr.Dataset) -> Iterator[store.Row]:
-    """A row for each value: of a simulation, or over simulations where `realization` is empty."""
+def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> Iterator[store.Row]:
+    """A row for each value, of the statistics over simulations, or of a simulation, whose variables are the `bases`."""
+    along = next(dim for dim in (HORIZON, LEVEL, "time") if dim in ds.dims)
+    freq = ds.attrs.get("cat:xrfreq", "")
     for name, data in ds.data_vars.items():
-        frame = data.astype(float).drop_vars("coverage").to_dataframe(name="value")
-        frame = frame.assign(variable=name, units=data.attrs.get("units", ""))
-        yield from csv.DictReader(io.StringIO(frame.reset_index().to_csv(index=False)))
+        base = max((one for one in bases if f"{name}_".startswith(f"{one}_")), key=len)
+        # Categories in memory have a number for no category.
+        values = data.astype(float).where(data != data.attrs.get("_FillValue", np.nan))
+        for row in values.to_dataframe(name="value").reset_index().to_dict("records"):
+            when, season = row[along], row.get("season") or row.get("month") or "annual"
+            if along == "time" and freq[0] in "QM":
+                season = NAMES[when.month - 1] if freq[0] == "M" else (2 * INITIALS)[when.month - 1 :][:3]
+            kinds = str(name)[len(base) + 1 :], row.get("uncertainty"), row.get("realization")
+            yield {
+                "region": str(row["region"]),
+                "indicator": base.partition("_clim_")[0],
+                "long_name": str(ds[base].attrs.get("long_name", "")),
+                "unit": str(data.attrs.get("units", "")),
+                "experiment": experiment,
+                along: f"{when:%Y-%m-%d}" if along == "time" else str(when),
+                "season": season,
+                "statistic": "_".join(filter(None, kinds)),
+                "value": "" if np.isnan(row["value"]) else f"{row['value']:.4g}",
+            }
 
 
 def maker_of(file: Path | BinaryIO) -> str | None:

@@ -34,7 +34,6 @@ from espo_luigi.export.folder import (
 )
 from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import of_all_files
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
@@ -183,11 +182,8 @@ class ExportOutcome(ExportTask):
         """Write the file, and its checksum last."""
         source = self.in_final().path
         made = store.open_store(source, cut=False)
-        told = {"title": Path(self.outcome).name, "history": f"{datetime.now(UTC):%Y-%m-%d}: exported", **made.attrs}
-        given = {"global": {"title": told["title"], "history": told["history"], PRODUCT: self.product_of(source)}}
-        names, table = list(map(str, made.data_vars)), self.context.config.table
-        parts = [netcdf.described(made, name, name, given, table) for name in names]
-        whole = join(parts, compat="override")
+        title, told = Path(self.outcome).name, {PRODUCT: self.product_of(source)}
+        whole = netcdf.statistics_file(made, title, self.context.config.table, told)
         _owner(self).claim(self.folder)
         layout, of_all = load_drs(self.drs).layout, [netcdf.Stretch(slice(None), "")]
         export_files(whole, self.out_checksums().path, of_all, layout, self.marker())

@@ -26,7 +26,7 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
-from espo_luigi.science.outcomes.climatology import HORIZON, climatology, horizons
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
@@ -41,7 +41,6 @@ from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
-LEVEL = "warming_level"
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
 _READ = ("indicators.definitions", "indicators.freqs")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"

@@ -515,14 +515,16 @@ def test_files_that_change_during_the_checks_are_not_released(
 
 
 def test_a_table_beside_a_netcdf_file_belongs_to_the_release(tmp_path: Path) -> None:
-    for name in ("regions.nc", "regions.csv", "catalog.csv"):
+    for name in ("regions.nc", "regions.csv", "regions.csv.espo.json", "catalog.csv"):
         (tmp_path / name).write_text(name)
     write_release(tmp_path, "1.0", [], states(tmp_path, []))
     (tmp_path / "catalog.csv").write_text("made again by espo publish")
     assert check_release(tmp_path)
-    (tmp_path / "regions.csv").write_text("other")
-    with pytest.raises(StoreError, match=r"regions\.csv: got "):
-        check_release(tmp_path)
+    for name in ("regions.csv", "regions.csv.espo.json"):
+        (tmp_path / name).write_text("other")
+        with pytest.raises(StoreError, match=rf"{name}: got "):
+            check_release(tmp_path)
+        (tmp_path / name).write_text(name)
 
 
 def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_release(
@@ -623,6 +625,9 @@ def test_files_of_a_page_are_no_products(final: Path) -> None:
 
 
 def test_a_table_of_regions_without_its_file_is_told(final: Path) -> None:
-    store.write_table(["region"], [], final / "YS-JAN+indicators+regions.csv", store.Marker("Regions"))
+    netcdf = final / "YS-JAN+indicators+regions.nc"
+    netcdf.write_bytes(b"")
+    store.write_table(["region"], [], netcdf.with_suffix(".csv"), store.Marker("Regions"), [netcdf])
+    netcdf.unlink()
     store.write_table(["problem"], [], final / "input.csv", store.Marker("InputCheck"))
-    assert failed(final) == {"checksums": [f"{final / 'YS-JAN+indicators+regions.nc'} is gone, and its table is there"]}
+    assert failed(final) == {"checksums": [f"{netcdf} is gone, and {netcdf.stem}.csv.espo.json is there"]}

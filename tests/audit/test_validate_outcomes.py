@@ -6,7 +6,6 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,9 @@ from luigi.configuration import LuigiConfigParser
 from test_validate import OTHER, archive, failed, found, product
 
 from espo_luigi import store
-from espo_luigi.audit.integrity import Remark, checksums, strays
+from espo_luigi.audit.integrity import strays
 from espo_luigi.audit.outcomes import differences, out_of_order
-from espo_luigi.audit.validate import CHECKS, Check, Validation, render
+from espo_luigi.audit.validate import CHECKS, Validation, render
 from espo_luigi.replacing import write_manifest
 from espo_luigi.science.stack import stack_drop_nans
 
@@ -188,8 +187,8 @@ PLANTED: dict[str, dict[str, list[tuple[Plant, str]]]] = {
         "checksums": [
             (a_byte_of(f"{ENSEMBLE}/tx_mean_p50/c/0/0/0"), f"ensemble.zarr {SUM}"),
             (a_byte_of(f"{REFERENCE}/tasmax/c/0/0"), "default.zarr: cannot be read: .*checksum"),
-            (a_value_of_the_table, "regions.csv has the SHA-256 .* without its last line, which has"),
-            (a_byte_of(NETCDF), "regions.nc has the SHA-256 .*; the last line of all.regions.csv has"),
+            (a_value_of_the_table, "regions.csv has the SHA-256 .*; all.regions.csv.espo.json has"),
+            (a_byte_of(NETCDF), "regions.nc has the SHA-256 .*; all.regions.csv.espo.json has"),
             (a_file_in_an_archive, "notes.txt is there twice, or belongs to none of its arrays"),
             (write(f"{CLIMATOLOGY}/notes.txt"), "climatology.zarr was changed after .*: got 10 files .*, expected 9"),
             (write("stray.nc"), "stray: cannot be read"),
@@ -207,8 +206,8 @@ PLANTED: dict[str, dict[str, list[tuple[Plant, str]]]] = {
             (replaced(f"{ENSEMBLE}/zarr.json", "ensemble-indicators", "ensemble-indicatorz"), f"ensemble.zarr {SUM}"),
             (replaced(f"{CLIMATOLOGY}/tx_mean/zarr.json", '"K"', '"J"'), f"climatology.zarr {SUM}"),
             (replaced(f"{REFERENCE}/tasmin/zarr.json", '"K"', '"J"'), "metadata of tasmin differ from"),
-            (replaced(TABLE, ",K", ",J"), "regions.csv has the SHA-256 .* without its last line, which has"),
-            (lambda final: (final / NETCDF).unlink(), "regions.nc is gone, and its table is there"),
+            (replaced(TABLE, ",K", ",J"), "regions.csv has the SHA-256 .*; all.regions.csv.espo.json has"),
+            (lambda final: (final / NETCDF).unlink(), "regions.nc is gone, and all.regions.csv.espo.json is there"),
         ],
         "catalogue": [(nothing_more, "its row has another processing_level")],
     },
@@ -265,18 +264,6 @@ def test_files_of_a_page_are_those_of_its_list(tmp_path: Path) -> None:
     assert list(strays(tmp_path, ())) == []
     (page / "b.png").write_bytes(b"")
     assert list(strays(tmp_path, ())) == [f"{page / 'b.png'} belongs to no product: move it elsewhere"]
-
-
-def test_a_table_of_an_earlier_version_has_no_checksum_which_is_told(final: Path) -> None:
-    head, _, mark = (final / TABLE).read_text().rpartition("# espo.json: ")
-    content = json.loads(mark)
-    del content["sha256"]
-    (final / TABLE).write_text(f"{head}# espo.json: {json.dumps(content)}\n")
-    (said,) = checksums(final, [], [])
-    assert isinstance(said, Remark) and said.endswith("regions.csv has no SHA-256: an earlier version wrote it")
-    check = Check("checksums", "passed", [said])
-    assert "every file is whole" not in render(Validation(1, [check], None, ()))
-    assert "every file is whole" in render(Validation(1, [replace(check, details=[])], None, ()))
 
 
 def test_days_of_the_year_are_in_order_over_the_turn_of_the_year() -> None:

@@ -202,7 +202,7 @@ def test_flags_of_several_scopes_say_which(view: RunView, tmp_path: Path) -> Non
     assert "2 simulation(s) checked, 4 flags in all, 2 of them raised." in told.text
     ranked = tables_of(make_sections(replace(view, flags=both))[0], "By rank")
     assert any(
-        "Model-A ssp585 r1i1p1f1: QC: pr: more precipitation than 400 mm d⁻¹: on 1 day(s)" in one
+        "Model-A ssp585 r1i1p1f1: QC: pr: more precipitation than 400 mm/d: on 1 day(s)" in one
         for [one] in ranked["Look"]
     )
     assert any("tasmax below tasmin" in one for [one] in ranked["Do not use"])

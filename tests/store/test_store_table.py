@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,11 @@ from hypothesis import given, settings
 from espo_luigi import store
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.export.folder import is_whole
+from espo_luigi.store import table
 from espo_luigi.store.inventory import check_inventory, has_fingerprint, size_bytes
 from espo_luigi.store.table import read_checksums, read_table, write_checksums, write_table
 
+needs_r = pytest.mark.skipif(shutil.which("Rscript") is None, reason="install r-base-core, which has Rscript")
 MARKER = store.Marker("InputCheck", {"sim_id": "SIM"}, config_hash="0123456789ab")
 ROWS = [
     {"problem": "units", "file": "/data/a b.nc", "message": 'units "parsnips", # of none'},
@@ -30,9 +35,61 @@ def test_a_table_is_complete_with_its_marker_and_read_by_others(tmp_path: Path) 
     store.write_table(list(ROWS[0]), ROWS, path, MARKER)
     assert store.read_marker(path) == MARKER
     assert store.read_table(path) == ROWS
-    frame = pd.read_csv(path, keep_default_na=False, skipfooter=1, engine="python")
-    assert frame.to_dict("records") == ROWS
-    assert [file.name for file in path.parent.iterdir()] == ["table.csv"]
+    assert pd.read_csv(path, keep_default_na=False).to_dict("records") == ROWS
+    with path.open(newline="") as file:
+        assert list(csv.DictReader(file, strict=True)) == ROWS
+    assert sorted(file.name for file in path.parent.iterdir()) == ["table.csv", "table.csv.espo.json"]
+    store.remove(path)
+    assert list(path.parent.iterdir()) == []
+
+
+@needs_r
+def test_r_reads_a_table(tmp_path: Path) -> None:
+    """Commas, quotes and an unknown number; one line of names."""
+    rows = [{"region": 'Gasp\u00e9, "north"', "value": "-1.234e-05"}, {"region": "# of none", "value": ""}]
+    store.write_table(["region", "value"], rows, tmp_path / "t.csv", MARKER)
+    program = f"""
+        t <- read.csv("{tmp_path}/t.csv", encoding = "UTF-8")
+        stopifnot(is.numeric(t$value), nrow(t) == 2, names(t) == c("region", "value"), is.na(t$value[2]))
+        cat(sprintf("%.9g|", t$value[1]), t$region, sep = "|")
+    """
+    said = subprocess.run(["Rscript", "-e", program], capture_output=True, text=True, check=True).stdout
+    assert said == '-1.234e-05||Gasp\u00e9, "north"|# of none'
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("marker", [MARKER, None])
+def test_a_table_whose_publication_is_cut_short_is_not_complete_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, marker: store.Marker | None
+) -> None:
+    """After the note, after the table, and before the marker; the table is whole, and former or new."""
+    path, later = tmp_path / "t.csv", store.Marker("InputCheck", {"sim_id": "OTHER"})
+    store.write_table(["a"], [{"a": "1"}], path, marker)
+    begun, aside = iter(range(1, 9)), table.written_aside
+
+    def cut_short(place: Path) -> object:
+        if next(begun) > stage:
+            raise KeyboardInterrupt
+        return aside(place)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(table, "written_aside", cut_short)
+        store.write_table(["a"], [{"a": "2"}], path, later)
+    assert store.read_marker(path) == (later if stage == 3 else None)
+    assert store.read_table(path) == [{"a": "1" if stage == 1 else "2"}]
+    store.write_table(["a"], [{"a": "3"}], path, later)
+    assert store.read_marker(path) == later and store.read_table(path) == [{"a": "3"}]
+
+
+@pytest.mark.parametrize("bytes_", [b"a\n2\n", b"a\n1", b""])
+def test_a_table_that_does_not_fit_its_marker_is_not_complete(tmp_path: Path, bytes_: bytes) -> None:
+    path = tmp_path / "t.csv"
+    store.write_table(["a"], [{"a": "1"}], path, MARKER)
+    path.write_bytes(bytes_)
+    assert not store.is_complete(path)
+    with pytest.raises(StoreError, match="it was changed after it was written, as its checksum shows"):
+        store.write_table(["a"], [{"a": "1"}], path, MARKER)
+    assert path.read_bytes() == bytes_
 
 
 def test_a_table_without_its_marker_is_there_to_be_read_and_not_complete(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_only_an_unfinished_store_stays
     (partial,) = Path(reference.path).parent.glob(f".{Path(reference.path).name}.*.partial")
     kept = {Path(grid.path), partial}
     others = {path for path in small_disk.rglob("*") if path.is_file() and kept.isdisjoint(path.parents)}
-    assert {path.name for path in others} == {"Demo-Land+NAM_input.csv"}
+    assert {path.name for path in others} == {"Demo-Land+NAM_input.csv", "Demo-Land+NAM_input.csv.espo.json"}
 
 
 def test_a_read_only_folder_stops_the_run_before_it_starts(

@@ -30,7 +30,7 @@ from espo_luigi.export import netcdf
 from espo_luigi.export.drs import load_drs
 from espo_luigi.export.folder import files_of
 from espo_luigi.store.identity import identity_of
-from espo_luigi.store.marker import TABLE_MARK
+from espo_luigi.store.marker import SUMS_MARK
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.export import Export, every_export, names_of
@@ -227,10 +227,10 @@ def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_n
     left = out / NC / f"{STEM}_19600101-19631231.nc"  # of a longer period, once
     left.write_bytes(former)
     sums = one(out).out_checksums().path
-    lines, _, mark = sums.read_text().rpartition(TABLE_MARK)
+    lines, _, mark = sums.read_text().rpartition(SUMS_MARK)
     lines = f"{hashlib.sha256(former).hexdigest()}  {left.name}\n{lines}"
     said = json.loads(mark) | {"sha256": {"": hashlib.sha256(lines.encode()).hexdigest()}}
-    sums.write_text(f"{lines}{TABLE_MARK}{json.dumps(said)}\n")
+    sums.write_text(f"{lines}{SUMS_MARK}{json.dumps(said)}\n")
     extract = out / NC / f"{STEM}_19910101-19911231.nc"  # of the user, with all attributes of the exported file
     first_year = ["cdo", "-s", "-seltimestep,1/365", out / NC / f"{STEM}_19910101-19941231.nc", extract]
     subprocess.run(first_year, check=True)

@@ -57,7 +57,8 @@ def test_good_files_have_an_empty_complete_table(configured: Configure, tmp_path
     assert [rows_of(task) for task in wanted] == [[], [], []]
     assert all(task.complete() for task in wanted)
     names = {path.name for path in (tmp_path / "final" / "checks" / "NAM").iterdir()}
-    assert names == {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
+    tables = {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
+    assert names == tables | {f"{name}.espo.json" for name in tables}
     assert espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
     assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1, "Extract": 1}
     table = wanted[1].out_problems().path
@@ -186,9 +187,9 @@ def test_extracted_data_are_repaired_and_tell_of_the_problems(own_raw: Path) -> 
     task = tasks.InputCheck(sim_id=NOLEAP)
     task.work()
     with task.out_problems().path.open(newline="") as file:
-        header, *rows, mark = csv.reader(file)  # as a spreadsheet reads it
+        header, *rows = csv.reader(file)  # as a spreadsheet reads it
     assert header == ["action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message"]
-    assert {len(row) for row in rows} == {len(header)} and mark[0].startswith("# espo.json: ")
+    assert {len(row) for row in rows} == {len(header)}
     made = tasks.Extract(sim_id=NOLEAP).compute(store.read_table(task.out_problems().path))
     text = "simulation: values_out_of_range of pr (1 values), tasmax_below_tasmin of tasmax (1 values)"
     assert made.attrs[LET_THROUGH] == text

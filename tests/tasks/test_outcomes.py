@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import yaml
@@ -24,6 +27,7 @@ import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError, StoreError
+from espo_luigi.export.netcdf import from_cf_axes
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
@@ -213,9 +217,10 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
     table = tasks.Regions(**whole, product="delta").out_table().path
-    with xr.open_dataset(table.with_suffix(".nc")) as of_regions:
+    with xr.open_dataset(table.with_suffix(".nc")) as file:
+        assert file[of_tx].dims == ("time", "realization", "region") and "crs" in file
+        of_regions = from_cf_axes(file)
         assert of_regions["region"].values.tolist() == ["south-west", "town"]
-        assert of_regions[of_tx].dims == ("realization", "region", "horizon")
         np.testing.assert_allclose(of_regions[of_tx].sel(horizon="2011-2030", realization=DAY360), 2, atol=0.2)
     work([tasks.Regions(**at_all)])
     are_changes_of_the_regions_means(whole, at_all)
@@ -227,16 +232,35 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
         regional.check()
     netcdf.replace(table.with_suffix(".nc"))
     assert regional.complete()
-    rows = [row for row in store.read_table(table) if row["variable"] == of_tx and row["region"] == "town"]
-    assert {(row["realization"], row["horizon"]) for row in rows} == {
-        (sim_id, horizon) for sim_id in (NOLEAP, DAY360) for horizon in change["horizon"].values
-    }
+    is_read_by_others(table, of_tx)
     assert tasks.Ensemble(**whole, product="delta").complete()
     # Another simulation is found, or one no longer: the ensemble is made again, and nothing of the others.
     monkeypatch.setattr("espo_luigi.tasks.ensembles.members", lambda run, experiment: [NOLEAP])
     Register.clear_instance_cache()
     assert not tasks.Ensemble(**whole, product="delta").complete()
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
+
+
+def is_read_by_others(table: Path, of_tx: str) -> None:
+    """By pandas and R: one line of names, in long form, four digits, of each simulation and over them."""
+    frame = pd.read_csv(table)
+    along = ["region", "indicator", "long_name", "unit", "experiment", "horizon", "season", "statistic", "value"]
+    assert [*frame] == along and frame["value"].dtype == float
+    of_town = frame[(frame["region"] == "town") & (frame["indicator"] == "tx_mean")].set_index(["statistic", "horizon"])
+    with xr.open_dataset(table.with_suffix(".nc")) as file:
+        of_regions = from_cf_axes(file.load()).sel(region="town")
+    for name, statistic in ((f"{of_tx}_p50", "p50"), (f"{of_tx}_agree", "agree")):
+        of_file = of_regions[name].sel(horizon=of_town.loc[statistic].index)
+        np.testing.assert_allclose(of_town.loc[statistic, "value"], of_file, rtol=5.1e-4)
+    of_file = of_regions[of_tx].sel(realization=DAY360, horizon=of_town.loc[DAY360].index)
+    np.testing.assert_allclose(of_town.loc[DAY360, "value"], of_file, rtol=5.1e-4)
+    assert set(of_town["unit"]) == {"K", "1"} and set(of_town["season"]) == {"annual"}
+    assert len(table.read_text().splitlines()) == len(frame) + 1 and set(frame["experiment"]) == {"ssp585"}
+    assert all(len(row["value"].strip("-").replace(".", "").lstrip("0")) <= 4 for row in store.read_table(table))
+    if shutil.which("Rscript"):
+        program = f't <- read.csv("{table}"); cat(nrow(t), ncol(t), is.numeric(t$value), sum(t$region == "town"))'
+        said = subprocess.run(["Rscript", "-e", program], capture_output=True, text=True, check=True).stdout
+        assert said == f"{len(frame)} 9 TRUE {(frame['region'] == 'town').sum()}"
 
 
 def are_changes_of_the_regions_means(whole: dict[str, str], at_all: dict[str, str]) -> None:
@@ -250,10 +274,11 @@ def are_changes_of_the_regions_means(whole: dict[str, str], at_all: dict[str, st
         return 100 * (yearly.sel(year=slice(first, last)).mean("year") / base - 1)
 
     for task, when in ((whole | {"product": "delta"}, {"horizon": "2011-2030"}), (at_all, {"warming_level": 1.0})):
-        with xr.open_dataset(tasks.Regions(**task).out_table().path.with_suffix(".nc")) as made:
+        with xr.open_dataset(tasks.Regions(**task).out_table().path.with_suffix(".nc")) as file:
+            made = from_cf_axes(file.load())
             expected = percent(2011, 2030) if "horizon" in when else percent(2006, 2025)
             np.testing.assert_allclose(made[name].sel(realization=NOLEAP, **when), expected, rtol=1e-3)
-            assert made.attrs["cat:processing_level"] == task["product"].replace("_", "-")
+            assert made.attrs["cat_processing_level"] == task["product"].replace("_", "-")
 
 
 def test_a_region_s_change_is_of_the_cells_that_have_all_periods(monkeypatch: pytest.MonkeyPatch) -> None:

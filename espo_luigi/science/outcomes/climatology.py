@@ -16,7 +16,7 @@ from espo_luigi.science.outcomes.natures import DATE, nature_of
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import as_difference, is_temperature
 
-HORIZON = "horizon"
+HORIZON, LEVEL, MEMBER = "horizon", "warming_level", "realization"
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
 # Of indicators that some years leave undefined, as of normals by the WMO (No. 1203).
 _SHARE = 0.8

@@ -15,11 +15,11 @@ import xarray as xr
 import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
 from espo_luigi.science.outcomes.natures import DATE, around_mean, as_days, in_year, nature_of, on_standard_year
 from espo_luigi.science.units import as_difference, is_temperature
 
-MEMBER = "realization"
-ALONG = ("time", "horizon", "warming_level")
+ALONG = ("time", HORIZON, LEVEL)
 """Dimensions along which members may be missing."""
 _BLOCK_BYTES = 2**24
 _SIMPLE: Any = {

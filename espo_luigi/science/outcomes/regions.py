@@ -67,9 +67,8 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     """Return the means over regions, along a new dimension `region` of their names; lazy.
 
     NaN is left out, so a mean is that of the cells with a value; so are variables of categories. Days of the year have
-    the circular mean. `coverage` is the part
-    of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
-    the means of members first.
+    the circular mean. `coverage` is the part of the region's area in cells of the grid (on `land`); `lat` and `lon` are
+    the middle of its cells. Percentiles over members are no means of percentiles: take the means of members first.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     numbers = {name: da for name, da in ds.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"}
     on_grid = xr.Dataset(numbers).filter_by_attrs(flag_values=None)
     on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])
-    means, coverage, outlines = [], [], functools.cache(lambda: _outlines(cells))
+    means, coverage, centres, outlines = [], [], [], functools.cache(lambda: _outlines(cells))
     for name, region in regions.items():
         try:
             shares = _shares(region, cells, horizontal.grid, outlines)
@@ -109,8 +108,17 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
         within = share.isel(box)
         means.append(means_of(on_grid.isel(box), lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
         coverage.append(float(share.sum()))
+        centres.append(share.values.ravel() @ horizontal.grid.unit_vectors().reshape(-1, 3))
     out: xr.Dataset = join(means, xr.DataArray(list(regions), dims="region", name="region"))
-    return out.assign_coords(coverage=("region", np.minimum(coverage, 1))).assign_attrs(ds.attrs)
+    part = {"long_name": "part of the region's area in cells of the grid", "units": "1"}
+    first, second, up = np.reshape(centres, (-1, 3)).T
+    lat, lon = np.rad2deg([np.arctan2(up, np.hypot(first, second)), np.arctan2(second, first)])
+    out = out.assign_coords(
+        coverage=("region", np.minimum(coverage, 1), part),
+        lat=("region", lat, {"standard_name": "latitude", "units": "degrees_north"}),
+        lon=("region", lon, {"standard_name": "longitude", "units": "degrees_east"}),
+    )
+    return out.assign_attrs(ds.attrs)
 
 
 def _told(region: Region) -> str:

@@ -138,6 +138,9 @@ def test_a_point_has_the_values_of_its_nearest_cell_on_both_kinds_of_grids():
     ds = regular(np.arange(40.0, 60), np.arange(280.0, 300))
     made = region_means(ds, {"Montréal": Point(-73.6, 45.4)})
     assert float(made["t"][0]) == float(ds["t"].sel(lat=45, lon=286))
+    np.testing.assert_allclose([made["lat"][0], made["lon"][0]], [45, -74], rtol=1e-9)
+    at_0 = region_means(regular(np.arange(40.0, 60), np.arange(360.0)), {"a": Box((350, 10), (44.5, 45.5))})
+    np.testing.assert_allclose([at_0["lat"][0], at_0["lon"][0]], [45, 0], atol=0.5)
     grid = rotated()
     assert float(
         region_means(grid, {"x": Point(float(grid["lon"][3, 5]), float(grid["lat"][3, 5]) + 0.1)})["t"][0]
@@ -174,7 +177,9 @@ def test_cells_without_a_value_are_left_out_and_the_coverage_tells_of_the_sea():
     assert made["t"].attrs == {"units": "K"}
     weights = np.cos(np.deg2rad(ds["lat"]))
     xr.testing.assert_allclose(
-        made["t"][0].drop_vars(["region", "coverage"]), ds["t"].weighted(weights).mean(("lat", "lon")), rtol=1e-5
+        made["t"][0].drop_vars(["region", "coverage", "lat", "lon"]),
+        ds["t"].weighted(weights).mean(("lat", "lon")),
+        rtol=1e-5,
     )
     np.testing.assert_allclose(made["coverage"], 0.5, rtol=1e-6)
 

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -310,8 +311,9 @@ class Regions(EnsembleTask):
         told, variables = {_MARKER: marker.id}, self.context.config.table
         described = netcdf.statistics_file(whole, self._netcdf.stem, variables, told)
         netcdf.write_netcdf(described, self._netcdf, netcdf.Layout({}), _why_not_ours)
-        rows = list(_long_table(whole, [str(name) for name in together], self.experiment))
-        store.write_table([*rows[0]], rows, self.out_table().path, marker, beside=[self._netcdf])
+        rows = _long_table(whole, [str(name) for name in together], self.experiment)
+        first = next(rows)
+        store.write_table([*first], chain([first], rows), self.out_table().path, marker, beside=[self._netcdf])
 
     def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
         if self.product not in _CHANGES:
@@ -337,7 +339,7 @@ def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> Iterat
         values = data.astype(float).where(data != data.attrs.get("_FillValue", np.nan))
         for row in values.to_dataframe(name="value").reset_index().to_dict("records"):
             when, season = row[along], row.get("season") or row.get("month") or "annual"
-            if along == "time" and freq[0] in "QM":
+            if along == "time" and freq[:1] in ("Q", "M"):
                 season = NAMES[when.month - 1] if freq[0] == "M" else (2 * INITIALS)[when.month - 1 :][:3]
             kinds = str(name)[len(base) + 1 :], row.get("uncertainty"), row.get("realization")
             yield {

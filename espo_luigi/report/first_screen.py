@@ -20,7 +20,7 @@ from espo_luigi.report.improvement import PUBLISHED, Compared, aspects_in_doubt
 from espo_luigi.report.members import Treated
 from espo_luigi.report.problem_sections import flag_sentence
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
+from espo_luigi.science.display import as_shown, colours_of_differences, experiment_text, long_name, units_text
 from espo_luigi.science.limits import FLAGS, RANKS, Flag, Rank
 from espo_luigi.science.quality import rank_of
 from espo_luigi.science.units import as_difference
@@ -185,7 +185,7 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     row, count = row[[*names]].load(), int(row[f"{names[0].rpartition('_')[0]}_members"].max())
     low, middle, high = (number_text(float(of.squeeze())) for of in changes.domain_means(row)[[*names]].values())
     several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
-    field, where = row[names[1]], f"{change.name.split('+')[-1]}, {when} {part}".strip()
+    field, where = row[names[1]], f"{experiment_text(change.name.split('+')[-1])}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
     told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
     label = changes._label(field.attrs)

@@ -18,6 +18,7 @@ from espo_luigi.errors import StoreError
 from espo_luigi.export.netcdf import Layout, Stretch, write_netcdf
 from espo_luigi.files import aside_of, load_json, open_regular, write_atomically, write_new
 from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
+from espo_luigi.science.netcdf import text_attribute
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import check_replaceable
 from espo_luigi.store.table import checksum_pairs, read_checksums, write_checksums
@@ -147,9 +148,7 @@ def _kept(path: Path, noted: Mapping[str, Collection[str]], id: str) -> str:
         digest = digest_of_ours(path, lambda descriptor: "" if is_file(descriptor) else "no file")
         if digest and digest[0] in digests:
             with open_regular(path) as opened, h5py.File(opened) as file:
-                named = file.attrs.get(EXPORT_ID, "")
-            text = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
-            return digest[0] if text == id else ""
+                return digest[0] if text_attribute(file, EXPORT_ID) == id else ""
         check_ours(path, by_digest(digests))
     return ""
 

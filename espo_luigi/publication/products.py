@@ -18,6 +18,7 @@ from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import InstallationError, StoreError, nearest
 from espo_luigi.files import open_regular
 from espo_luigi.redaction import without_secrets
+from espo_luigi.science.netcdf import text_attribute
 from espo_luigi.store import Marker
 from espo_luigi.store.table import read_checksums
 
@@ -171,15 +172,12 @@ def _described(path: Path, sha256: str, table: Path, inputs: Mapping[str, str]) 
     try:
         # xarray needs ten times as long, and an export may have ten thousands of files.
         with open_regular(path) as opened, h5py.File(opened) as file:
-            values = [file.attrs.get(name, "") for name in (PRODUCT, TRACKING_ID)]
+            product, tracking_id = (text_attribute(file, name) for name in (PRODUCT, TRACKING_ID))
         size = path.stat().st_size
     except FileNotFoundError:
         raise StoreError(f"{path} is missing, though {table} lists it; {_EXPORT_AGAIN}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read as NetCDF-4 ({first_line(error)}); {_EXPORT_AGAIN}") from error
-    product, tracking_id = (
-        value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values
-    )
     if not product:
         raise StoreError(f"{path} has no global attribute {PRODUCT}; expected a file that `espo export` has made")
     return ExportedFile(path, product, tracking_id, sha256, size, inputs.get(Path(product).name, ""))

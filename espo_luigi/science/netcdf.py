@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import BinaryIO, NoReturn
 
 import h5py
+import numpy as np
 import xarray as xr
 from xarray.backends.locks import HDF5_LOCK
 
@@ -38,6 +39,12 @@ def load_netcdf(file: BinaryIO, without: Iterable[str] = ()) -> xr.Dataset:
         if ds.nbytes > _MOST_BYTES:
             raise DataError(f"its values take {ds.nbytes} bytes; expected a table of at most {_MOST_BYTES} bytes")
         return ds.load()
+
+
+def text_attribute(file: h5py.File, name: str) -> str:
+    """Return a global attribute as text, stored as letters or as a string (as letters beyond ASCII are); "" for none."""
+    first = (*np.ravel(file.attrs.get(name, "")), "")[0]
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
 def check_hdf5(file: h5py.File) -> None:

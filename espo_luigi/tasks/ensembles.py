@@ -27,6 +27,7 @@ from espo_luigi.science.chunks import join
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
 from espo_luigi.science.geometry.cutting import spread_over, subset_box
+from espo_luigi.science.netcdf import text_attribute
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, by_year, least_years
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES, on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
@@ -359,7 +360,7 @@ def maker_of(file: Path | BinaryIO) -> str | None:
     """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
         with open_regular(file) if isinstance(file, Path) else nullcontext(file) as held, h5py.File(held) as opened:
-            return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
+            return text_attribute(opened, _MARKER) or None
     # h5py's errors of damaged metadata.
     except (OSError, RuntimeError):
         return None

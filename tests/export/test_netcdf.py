@@ -24,6 +24,7 @@ from espo_luigi.errors import StoreError
 from espo_luigi.export import netcdf
 from espo_luigi.export.folder import Owner, _Notes
 from espo_luigi.export.netcdf import Layout, described, stretches, write_netcdf
+from espo_luigi.science.netcdf import text_attribute
 
 ROWS = Layout({"Y": 4, "X": 9})
 
@@ -261,3 +262,12 @@ def test_damaged_notes_of_an_export_are_named(notes: str, tmp_path: Path) -> Non
         path.write_text(notes, errors="surrogateescape")
     with pytest.raises(StoreError, match=re.escape(str(path))):
         _Notes(path).read(tmp_path / "a.sha256")
+
+
+@pytest.mark.parametrize("text", ["0f3a", "", "final/Montréal/day.zarr"])
+def test_text_attributes_are_read_whichever_way_the_library_stores_them(tmp_path: Path, text: str) -> None:
+    """As letters where they are ASCII, else as a string: h5py has bytes for the former, an array for the latter."""
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.setncattr("made_by", text)
+    with h5py.File(tmp_path / "a.nc") as file:
+        assert text_attribute(file, "made_by") == text and text_attribute(file, "nothing") == ""

@@ -112,7 +112,7 @@ def test_the_change_is_a_temperatures_in_the_last_experiment_with_as_much_as_its
     sections, _ = changes.changes_sections(view)
     _, said, (drawn,) = opened(view, sections)
     ((where, field),) = drawn.arguments[0].items()
-    assert where == "ssp585, 2021-2040"
+    assert where == "SSP5-8.5, 2021-2040"
     (one,) = [one for one in view.ensembles if (one.product, one.experiment) == ("delta", "ssp585")]
     ds = store.open_store(one.ensemble).sel(horizon="2021-2040")
     base = "tx_mean_clim_mean_delta_1991_2010"

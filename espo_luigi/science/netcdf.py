@@ -42,7 +42,7 @@ def load_netcdf(file: BinaryIO, without: Iterable[str] = ()) -> xr.Dataset:
 
 
 def text_attribute(file: h5py.File, name: str) -> str:
-    """Return a global attribute as text, stored as letters or as a string (as letters beyond ASCII are); "" for none."""
+    """Return a global attribute as text, stored as letters or, beyond ASCII, as a string; "" where it is missing."""
     first = (*np.ravel(file.attrs.get(name, "")), "")[0]
     return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 

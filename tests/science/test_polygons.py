@@ -171,6 +171,12 @@ DEGREES = st.tuples(st.floats(-180, 180), st.floats(-90, 90)) | st.sampled_from(
 
 @settings(deadline=None, max_examples=examples(100))
 @given(ring=st.lists(DEGREES))
+@example(
+    ring=[
+        (0.0, 0.0), (1.0, -1.0), (1e-300, 1.0), (1.0, 2.0), (0.0, -1.401298464324817e-45), (1.0, 1.0), (0.0, 0.0),
+        (0.0, 1.0), (1.0, -2.0), (0.0, 0.0), (1.0, 0.0), (0.0, 0.0), (1e-300, 1.0),
+    ]
+)  # fmt: skip
 @example(ring=[(0.0, 0.0), (1e-300, 1.0), (1.41e-241, -5.6e-261), (-1.0, 0.0), (0.0, -1.0)])
 def test_any_ring_of_degrees_gives_a_valid_polygon_or_an_error_of_ours(ring: list[tuple[float, float]]) -> None:
     closed = [*ring, *ring[:1]]

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,15 @@ def read_polygons(files: Mapping[str, bytes]) -> list[tuple[str, Any, Mapping[st
             raise _projected(where, f"coordinates like {west:g}, {south:g}")
         if not shapely.is_valid(shape):
             check_crossings([shape], at)
-        valid = shapely.make_valid(shapely.force_2d(shape))
         # GEOS does not mend all rings with numbers like 1e-300.
+        valid = shapely.MultiPolygon()
+        with suppress(shapely.GEOSException):
+            valid = shapely.make_valid(shapely.force_2d(shape))
+            if valid.geom_type == "GeometryCollection":
+                pieces = shapely.get_parts(shapely.get_parts(valid))
+                valid = shapely.union_all([part for part in pieces if part.area])
         if not (valid.area and valid.is_valid):
             raise DataError(f"{at} has a polygon without area, or beyond repair. Correct it, or leave it out.")
-        if valid.geom_type == "GeometryCollection":
-            pieces = shapely.get_parts(shapely.get_parts(valid))
-            valid = shapely.union_all([part for part in pieces if part.area])
         found.append((at, valid, properties))
     if not found:
         raise DataError(f"{where} holds no polygon; expected a GeoJSON file or a shapefile with one or more.")

@@ -42,6 +42,7 @@ _ALONG, _PARTS = ("horizon", "warming_level"), ("season", "month")
 _STATISTICS, _WHOLE = ("low", "median", "high", "agree", "members"), "whole domain"
 # After Okabe and Ito (2008), with lines that differ in grey, too.
 _COLOURS, _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), ("--", "-", "-.")
+_INSIDE = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 _HATCHED = {
     "advanced": "Hatched: no robust signal, as under 66 % of the simulations change by more than their variability. "
     "Crossed: 66 % do, but under 80 % agree about the sign.",
@@ -111,7 +112,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
         names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
         fewest = int(source.attrs.get(FEWEST, 1))
-        filled = _without_percentiles(source, base, names, fewest)
+        filled = without_percentiles(source, names, fewest)
         means = xr.Dataset({key: in_celsius(filled[name]) for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
         shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means, fewest)
@@ -119,17 +120,20 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
             reader.lacking.append(f"{base.partition('_clim_')[0]} in {one.ensemble}: not made")
         if one.product != "indicators":
             drawn = selection(means.load()["members"].max("region"), str(shown.attrs.get("delta_reference")))
-            wanted = [*names, *(f"{base}_{end}" for end in ("agree", "members", "simple", "advanced"))]
+            more = ("agree", "members", "simple", "advanced", "min", "mean", "max")
+            wanted = dict.fromkeys([*names, *(f"{base}_{end}" for end in more)])
             there = [name for name in wanted if name in maps] if maps is not None else []
-            cut = None
-            if maps is not None and there and all(drawn.values()):
-                cut = _without_percentiles(maps.sel(drawn), base, names, fewest)[there]
+            cut = maps.sel(drawn)[there] if maps is not None and there and all(drawn.values()) else None
             shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
 
 
-def _without_percentiles(ds: xr.Dataset, base: str, names: Sequence[str], fewest: int) -> xr.Dataset:
-    """Return statistics whose `names` are the lowest, mean and highest where there are fewer members; lazy."""
+def without_percentiles(ds: xr.Dataset, names: Sequence[str], fewest: int) -> xr.Dataset:
+    """Return statistics whose `names` are the lowest, mean and highest where there are fewer members; lazy.
+
+    Only to be shown under these words.
+    """
+    base = names[0].rpartition("_")[0]
     ends = [f"{base}_{end}" for end in ("min", "mean", "max")]
     if not {*names, *ends, f"{base}_members"} <= {*ds.data_vars}:
         return ds
@@ -192,7 +196,8 @@ def change_maps(
     """
     from matplotlib.figure import Figure
 
-    ds, base, attrs = changes.load(), names[0].rpartition("_")[0], changes[names[1]].attrs
+    base, attrs = names[0].rpartition("_")[0], changes[names[1]].attrs
+    ds, *others = (without_percentiles(one.load(), names, fewest) for one in (changes, *others))
     rows, (y, x) = list(points(ds)), horizontal_dims(ds)
     like = rows[0][2][names[1]]
     height = min(max(PANEL_WIDTH / width_by_height(like), 1.2), 2.6)
@@ -203,7 +208,7 @@ def change_maps(
     edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.55 / total}
     figure.subplots_adjust(**edges, wspace=0.05, hspace=0.12 / height)
     lines, scale = map_lines(like), _scale([one[name] for one in (ds, *others) for name in names], ds[names[1]])
-    kind = "advanced" if f"{base}_advanced" in ds else "simple"
+    kind, above = "advanced" if f"{base}_advanced" in ds else "simple", list[str]()
     for at, ((first, part, row), axes) in enumerate(zip(rows, grid, strict=True)):
         count = int(row[f"{base}_members"].max())
         for place in axes[1:] if count == 1 else ():
@@ -215,15 +220,27 @@ def change_maps(
         if count > 1:
             _hatch(axes[1], row[f"{base}_{kind}"].transpose(y, x))
         told = f"{first}\n{part}\n{counted(count, 'simulation')}".replace("\n\n", "\n")
-        told += "\nlowest, mean, highest" if 1 < count < fewest else ""
+        words = [_statistic(name) for name in names] if count >= fewest else ["Lowest", "Mean", "Highest"]
+        words = ["The simulation", "", ""] if count == 1 else words
+        above = above or words
+        for place, word in zip(axes, words, strict=True):
+            if at == 0:
+                place.set_title(word)
+            elif word and words != above:  # what stands above the first row is not true of this
+                place.text(0.03, 0.95, word, transform=place.transAxes, va="top", fontsize=7, bbox=_INSIDE)
         axes[0].set_ylabel(f"{told}\n\n{axes[0].get_ylabel()}")
-    for place, name in zip(grid[0], names, strict=True):
-        place.set_title(_statistic(name))
     bar = figure.add_axes((0.3, 0.85 / total, 0.45, 0.13 / total))
     figure.colorbar(image, cax=bar, orientation="horizontal", extend="both").set_label(_label(attrs))
-    figure.text(0.02, 0.08 / total, broken(_HATCHED[kind], int(16 * width)), fontsize=7)
+    figure.text(0.02, 0.08 / total, broken(_of_hatches(ds, f"{base}_{kind}"), int(16 * width)), fontsize=7)
     figure.suptitle(broken(title, int(9 * width)), y=1 - 0.05 / total)
     return figure
+
+
+def _of_hatches(ds: xr.Dataset, name: str) -> str:
+    """Say what hatches mean; categories of too few members are NaN or 99."""
+    fewest, judged = int(ds.attrs.get(FEWEST_ROBUST, 1)), bool(ds[name].isin((1, 2, 3)).any())
+    told = f" Robustness is not judged of fewer than {fewest} simulations." if fewest > 1 else ""
+    return f"{_HATCHED[name.rpartition('_')[2]] if judged else ''}{told}".strip()
 
 
 def _hatch(axes: Any, robust: xr.DataArray) -> None:

@@ -181,6 +181,7 @@ def _middle(change: Drawing) -> Any:
 def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     """The last horizon or level of a change, with as much as so many members allow to tell."""
     ds, names = change.arguments
+    ds = changes.without_percentiles(ds, names, change.options["fewest"])
     when, part, row = list(changes.points(ds))[-1]
     row, count = row[[*names]].load(), int(row[f"{names[0].rpartition('_')[0]}_members"].max())
     low, middle, high = (number_text(float(of.squeeze())) for of in changes.domain_means(row)[[*names]].values())

@@ -59,7 +59,8 @@ def test_the_numbers_beside_the_page_are_the_stores(written: Path, view: RunView
         expected = store_of(view, product, experiment)
         with xr.open_dataset(written.parent / "report-changes" / f"tx_mean+YS-JAN+{product}+{experiment}.nc") as file:
             ds = from_cf_axes(file.load()).drop_vars("crs")
-            names = {f"{TX}_{end}" for end in ("p10", "p50", "p90", "agree", "members", "simple", "advanced")}
+            more = ("agree", "members", "simple", "advanced", "min", "mean", "max")
+            names = {f"{TX}_{end}" for end in ("p10", "p50", "p90", *more)}
             assert set(ds.data_vars) == names
             xr.testing.assert_allclose(ds, expected[list(names)].sel({dim: ds[dim].values}))
             assert ds[f"{TX}_p50"].attrs["delta_reference"] == BASELINE and ds.attrs["Conventions"] == "CF-1.11"
@@ -276,12 +277,22 @@ def test_two_simulations_of_a_level_have_no_percentiles_and_no_verdict_but_are_d
     assert [row[6:] for row in table.rows if row[2] == "+4 K"] == [["–", "2"]] * len(REGIONS)
     drawn = numbers["tx_mean+YS-JAN+warming_levels+all.nc"].sel(warming_level=4.0)
     for name, end in (("p10", "min"), ("p50", "mean"), ("p90", "max")):
-        xr.testing.assert_allclose(drawn[f"{TX}_{name}"], ensemble[f"{TX}_{end}"].rename(f"{TX}_{name}"))
+        assert drawn[f"{TX}_{name}"].isnull().all()
+        xr.testing.assert_allclose(drawn[f"{TX}_{end}"], ensemble[f"{TX}_{end}"])
     (maps,) = [
         block for one in sections for block in one.blocks
         if isinstance(block, Drawing) and block.name == "tx_mean+YS-JAN+warming_levels+all"
     ]  # fmt: skip
     assert isinstance(maps.drawn(), Picture)
+    figure = changes.change_maps(*maps.arguments, **maps.options)
+    few = figure.axes[-4:-1]
+    assert [axes.get_title() for axes in figure.axes[:3]] == ["10th percentile", "Median", "90th percentile"]
+    assert [axes.texts[0].get_text() for axes in few] == ["Lowest", "Mean", "Highest"]
+    (image,) = few[1].images
+    middle = np.ma.masked_invalid(image.get_array()).ravel()
+    expected = ensemble[f"{TX}_mean"].values
+    np.testing.assert_allclose(np.sort(middle.compressed()), np.sort(expected[np.isfinite(expected)]), rtol=1e-5)
+    assert "fewer than 3 simulations" in " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
 
 
 def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, tmp_path: Path) -> None:

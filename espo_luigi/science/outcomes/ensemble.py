@@ -166,7 +166,7 @@ def statistics(
     """Return percentiles, mean, standard deviation (of the population), maximum and minimum of members; lazy.
 
     Variables have xclim's names (`tg_mean_p10`, `tg_mean_stdev`); `tg_mean_members` counts the members with a value.
-    Days of the year have circular statistics, as in `climatology`.
+    A single member has no deviation. Days of the year have circular statistics, as in `climatology`.
 
     Parameters
     ----------
@@ -200,6 +200,7 @@ def statistics(
             made[f"{name}_stdev"] = as_days(spread.assign_attrs(made[f"{name}_stdev"].attrs))
         elif is_temperature(of_all):
             made[f"{name}_stdev"] = as_difference(made[f"{name}_stdev"])
+        made[f"{name}_stdev"] = made[f"{name}_stdev"].where(count > 1)
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32))
         for key in [f"{name}_p{percentile:02d}" for percentile in percentiles]:
             made[key] = made[key].where(count >= fewest_of_percentiles)

@@ -20,18 +20,19 @@ from espo_luigi.report.improvement import PUBLISHED, Compared, aspects_in_doubt
 from espo_luigi.report.members import Treated
 from espo_luigi.report.problem_sections import flag_sentence
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.display import as_shown, colours_of_differences, experiment_text, long_name, units_text
+from espo_luigi.science.display import colours_of_differences, counted, experiment_text, long_name, units_text
 from espo_luigi.science.limits import FLAGS, RANKS, Flag, Rank
 from espo_luigi.science.quality import rank_of
-from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import variable as row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# By the worst rank, the verdict. What is true of up to `MUCH` of the days or cells counts one rank less.
+# The verdict, by the worst rank. A doubt about at most the share `MUCH` of the days or cells counts one rank less.
 VERDICTS: Mapping[Rank, str] = dict(zip(RANKS, ("Do not use", "Look before use", "Ready to use"), strict=True))
 MUCH = 0.05
+# Farther from the reference than raw: by more than these shares of the raw bias, and of the reference's spread.
+_TOLERANCE, _OF_SPREAD = 0.05, 0.01
 
 
 @dataclass(frozen=True)
@@ -51,25 +52,25 @@ class Doubt:
 def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
     """Return `words`, `units` and mean absolute biases, `raw` and `adjusted`, by property; of ratios, distances from 1.
 
-    They are means over cells, domains and simulations. Computes.
+    They are means over areas, domains and simulations. `farther` tells whether the adjusted bias is the larger by 5 %
+    of the raw and by 1 % of the reference's standard deviation over the cells (of a ratio, by 0.01). Computes.
     """
     rows = []
     for of in view.diagnosed:
-        raw, adjusted = (reader.dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas))
+        paths = of.sim_meas, of.scen_meas, of.reference
+        raw, adjusted, reference = (reader.dataset(path) or xr.Dataset() for path in paths)
         for name in (name for name in map(str, raw) if name in adjusted):
-            both, none = [_shown(ds[name], view) for ds in (raw, adjusted)], float(maps.is_ratio(raw[name]))
+            known, none, areas = maps.row_of(name, view.table), float(maps.is_ratio(raw[name])), maps.areas_of(raw)
+            both = [maps.shown_measure(ds[name], known) for ds in (raw, adjusted)]
+            spread = float(maps.shown_measure(reference[name], known).std()) if name in reference else np.nan
             words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
-            units = units_text(both[0].attrs.get("units", ""))
-            rows.append((name, words, units, *(float(abs(field - none).mean()) for field in both)))
-    by_name = pd.DataFrame(rows, columns=["name", "words", "units", "raw", "adjusted"]).groupby("name", sort=False)
-    means = by_name.agg({"words": "first", "units": "first", "raw": "mean", "adjusted": "mean"})
+            biases = (float(abs(field - none).weighted(areas).mean()) for field in both)
+            rows.append((name, words, units_text(both[0].attrs.get("units", "")), none or spread, *biases))
+    columns = {"words": "first", "units": "first", "spread": "mean", "raw": "mean", "adjusted": "mean"}
+    means = pd.DataFrame(rows, columns=["name", *columns]).groupby("name", sort=False).agg(columns)
+    least = np.maximum(_TOLERANCE * means.raw, _OF_SPREAD * means.spread.fillna(0))
+    means = means.assign(farther=means.adjusted - means.raw > least)
     return means.loc[[name for name in dict.fromkeys((*PUBLISHED, *means.index)) if name in means.index]]
-
-
-def _shown(measure: xr.DataArray, view: RunView) -> xr.DataArray:
-    if maps.is_ratio(measure):
-        return measure
-    return as_shown(as_difference(measure), maps.row_of(str(measure.name), view.table))
 
 
 def doubts_of(
@@ -87,7 +88,7 @@ def doubts_of(
         found.append(Doubt("look", f"{unchecked} of {len(view.simulations)} simulations are not checked"))
     if biases.empty:
         found.append(Doubt("look", "no property was compared with the reference"))
-    farther = biases.words[biases.adjusted > biases.raw]
+    farther = biases.words[biases.farther]
     rank: Rank = "do_not_use" if len(farther) > len(biases) / 2 else "look"
     found += [Doubt(rank, f"{words}: farther from the reference than raw") for words in farther]
     names = labels([*checks, *(one.sim_id for one in flagged)])
@@ -97,7 +98,7 @@ def doubts_of(
     most = dict[tuple[str, str, str], tuple[float, str]]()
     for one in flagged:
         for key in ((flag, one.variable, one.of_what) for flag in one.shown()):
-            most[key] = max(most.get(key, (0.0, "")), (float(one.shares[key[0]].mean()) / 100, names[one.sim_id]))
+            most[key] = max(most.get(key, (0.0, "")), (one.means[key[0]] / 100, names[one.sim_id]))
     for (flag, variable, of_what), (share, name) in most.items():
         percent = f"{100 * share:.2g}" if share >= 1e-4 else "under 0.01"
         told = f"{flag}: {percent} % of the {of_what} of {variable}"
@@ -114,19 +115,20 @@ def ranked_section(doubts: Sequence[Doubt]) -> Section:
 def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing]], doubts: Sequence[Doubt]) -> Section:
     """Return the section with the map, the verdict and the sentences; `change` is what changes, and its map."""
     names = [row_of(name, view.table).long_name.lower() or name for name in view.adjusted]
-    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.rank != "for_information"]
+    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.level]
     worst = [one.text for one in doubts if one.level == level] if level else []
     good = (
         f"all is made, checked and compared, and no flag to look at is on over {100 * MUCH:.0f} % of the days or cells"
     )
+    simulations = counted(len(view.simulations), "simulation")
     sentences = [
-        f"{enumerated(names) or 'no variable'} of {_simulations(len(view.simulations))} adjusted, {view.years}",
-        f"{view.method}, with the reference {view.reference} of {'-'.join(map(str, view.period))}",
+        f"this run adjusts {enumerated(names) or 'nothing'} of {simulations}, {view.years}",
+        f"the method is {view.method}, the reference {view.reference} of {'-'.join(map(str, view.period))}",
         _better(biases),
         change[0],
-        f"not to trust: {_few(told, '; ') or 'nothing that these checks see'}",
+        f"not to trust: {_first(told, '; ') or 'nothing that these checks see on much of the days or cells'}",
     ]
-    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_few(worst, "; ", 1) or good))
+    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_first(worst, "; ", 1) or good))
     return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
 
 
@@ -134,11 +136,7 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _simulations(count: int) -> str:
-    return f"{count} simulation{'s' * (count != 1)}"
-
-
-def _few(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
+def _first(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
     return between.join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
 
 
@@ -146,18 +144,19 @@ def _better(biases: pd.DataFrame) -> str:
     if biases.empty:
         return "whether it is better than raw is not known: no property was compared with the reference"
     one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
-    farther = _few([*biases.words[biases.adjusted > biases.raw]]) or "none"
+    farther = _first([*biases.words[biases.farther]]) or "none"
+    median = f"the median keeps {100 * kept:.0f} % of its raw bias" if np.isfinite(kept) else "none has a raw bias"
     numbers = f"{number_text(one.raw, '.2g')} to {number_text(one.adjusted, '.2g')} {one.units}".rstrip()
     return (
         f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers}; of "
-        f"{len(biases)} properties, the median keeps {100 * kept:.0f} % of its raw bias; farther than raw: {farther}"
+        f"{len(biases)} properties, {median}; farther than raw: {farther}"
     )
 
 
-def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) -> tuple[str, list[Drawing]]:
+def change_of(sections: Sequence[Section], reader: Reader) -> tuple[str, list[Drawing]]:
     """Return what changes of a temperature, else of the first indicator, in words and as a map.
 
-    `sections` are those of the page about changes, `daily` the changes of daily values: without maps, its first row.
+    `sections` are those of the page about changes.
     """
     drawn = [(section.title.partition(" (")[0], block) for section in sections for block in section.blocks]
     found = [(words, of) for words, of in drawn if isinstance(of, Drawing) and of.draw is changes.change_maps]
@@ -168,10 +167,7 @@ def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) 
             return _told(words, block)
         except Exception as error:  # a damaged chunk raises whatever its codec does
             reader.lacking.append(f"{block.caption}: {type(error).__name__}: {error}")
-    if daily and daily.rows:
-        domain, sim, name, raw, adjusted, _, units = daily.rows[0]
-        return f"the median of {name} changes by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
-    return "what changes is not known: neither indicators nor summaries are there", []
+    return "what changes is not known: there are no maps of changes of indicators", []
 
 
 def _middle(change: Drawing) -> Any:
@@ -187,9 +183,9 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
     field, where = row[names[1]], f"{experiment_text(change.name.split('+')[-1])}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
-    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
-    label = changes._label(field.attrs)
-    arguments = [{where: field}, changes._scale([field], field), label]
+    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {counted(count, 'simulation')})"
+    label = changes.label_of(field.attrs)
+    arguments = [{where: field}, changes.scale_around([field], field), label]
     return told, [Drawing("first-map", f"{words}: {label.partition(' [')[0].lower()}", side_by_side, arguments)]
 
 
@@ -198,8 +194,11 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
     for of in view.diagnosed:
         both = [Reader().dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas)]
         for name in [one for one in (*PUBLISHED, *map(str, both[0])) if all(one in ds for ds in both)][:1]:
-            fields = {words: _shown(ds[name], view) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)}
-            scale = maps._around([*fields.values()]) | {"cmap": colours_of_differences(fields["Raw"])}
+            known = maps.row_of(name, view.table)
+            fields = {
+                words: maps.shown_measure(ds[name], known) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)
+            }
+            scale = maps.scale_around([*fields.values()]) | {"cmap": colours_of_differences(fields["Raw"])}
             words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
             caption = f"Before and after: {words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
             yield Drawing("first-map", caption, side_by_side, [fields, scale, words])

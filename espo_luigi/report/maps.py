@@ -21,8 +21,10 @@ from espo_luigi.report.drawings import SEQUENTIAL, Drawing, broken, drawing, lab
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
+from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -64,9 +66,7 @@ def property_maps(
     from matplotlib import colormaps
 
     fields, colours = [as_shown(field, known) for field in (reference, simulation, scenario)], known.colours
-    measures = [simulation_measure, scenario_measure]
-    if reference.attrs.get("units") and not is_ratio(simulation_measure):
-        measures = [as_shown(as_difference(field), known) for field in measures]
+    measures = [shown_measure(field, known) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
     first, middle, last = colormaps[colours]([0.0, 0.5, 1.0])[:, :3].sum(axis=1)
@@ -77,7 +77,7 @@ def property_maps(
         draw_map(axes, field, lines, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
-    scale = {**_around(measures), "cmap": colours_of_differences(reference)}
+    scale = {**scale_around(measures), "cmap": colours_of_differences(reference)}
     biases = [draw_map(axes, field, lines, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
@@ -125,6 +125,20 @@ def share_maps(
 def is_ratio(measure: xr.DataArray) -> bool:
     """Whether a measure is a quotient, by its history, rather than a difference."""
     return "RATIO" in str(measure.attrs.get("history", ""))
+
+
+def shown_measure(measure: xr.DataArray, known: Variable) -> xr.DataArray:
+    """Return a difference in the units of reports, by the variable's row; a ratio as it is; lazy."""
+    return measure if is_ratio(measure) else as_shown(as_difference(measure), known)
+
+
+def areas_of(field: xr.DataArray | xr.Dataset) -> xr.DataArray:
+    """Return the areas (y, x) of a map's cells, 0 where they are not known; all are 1 without `lat` and `lon`."""
+    if not {"lat", "lon"} <= {*field.coords}:
+        return xr.DataArray(np.ones([field.sizes[dim] for dim in horizontal_dims(field)]), dims=horizontal_dims(field))
+    horizontal = horizontal_of(field.coords.to_dataset(), "grid")
+    areas = cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape)
+    return xr.DataArray(np.nan_to_num(areas), dims=horizontal.dims)
 
 
 def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
@@ -195,7 +209,7 @@ def _lines(axes: Any, pieces: np.ndarray, **style: Any) -> None:
     axes.add_artist(Line2D(*with_gaps.reshape(-1, 2).T, solid_capstyle="round", **style))
 
 
-def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
+def scale_around(measures: list[xr.DataArray]) -> dict[str, Any]:
     """A scale that both measures share: symmetric around 0, or around 1 for ratios."""
     from matplotlib.colors import LogNorm
 

@@ -172,12 +172,7 @@ def points(ds: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
 
 @drawing
 def change_maps(
-    changes: xr.Dataset,
-    names: Sequence[str],
-    *,
-    title: str = "",
-    others: Sequence[xr.Dataset] = (),
-    fewest: int = 1,
+    changes: xr.Dataset, names: Sequence[str], *, title: str = "", others: Sequence[xr.Dataset] = (), fewest: int = 1
 ) -> Figure:
     """Draw maps (y, x) of the low, middle and high change, a row for each of `points`, on a scale around no change.
 

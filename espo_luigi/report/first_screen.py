@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,19 +14,15 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import enumerated
 from espo_luigi.report import changes, maps
-from espo_luigi.report.drawings import Drawing, broken, drawing, labels, new_figure, number_text
+from espo_luigi.report.drawings import Drawing, label, labels, number_text, short, spread_of
 from espo_luigi.report.html import Section, Table, Text, Verdict
 from espo_luigi.report.improvement import PUBLISHED, Compared, aspects_in_doubt
 from espo_luigi.report.members import Treated
 from espo_luigi.report.problem_sections import flag_sentence
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.display import colours_of_differences, counted, experiment_text, long_name, units_text
+from espo_luigi.science.display import colours_of_differences, counted, experiment_text, long_name, noun, units_text
 from espo_luigi.science.limits import FLAGS, RANKS, Flag, Rank
 from espo_luigi.science.quality import rank_of
-from espo_luigi.science.variables import variable as row_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The verdict, by the worst rank. A doubt about at most the share `MUCH` of the days or cells counts one rank less.
 VERDICTS: Mapping[Rank, str] = dict(zip(RANKS, ("Do not use", "Look before use", "Ready to use"), strict=True))
@@ -114,19 +110,18 @@ def ranked_section(doubts: Sequence[Doubt]) -> Section:
 
 def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing]], doubts: Sequence[Doubt]) -> Section:
     """Return the section with the map, the verdict and the sentences; `change` is what changes, and its map."""
-    names = [row_of(name, view.table).long_name.lower() or name for name in view.adjusted]
+    names = [noun(name, view.table) for name in view.adjusted]
     level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.level]
     worst = [one.text for one in doubts if one.level == level] if level else []
-    good = (
-        f"all is made, checked and compared, and no flag to look at is on over {100 * MUCH:.0f} % of the days or cells"
-    )
+    much = f"over {100 * MUCH:.0f} % of the days or cells"
+    good = f"all is made, checked and compared, and no flag to look at is on {much}"
     simulations = counted(len(view.simulations), "simulation")
     sentences = [
         f"this run adjusts {enumerated(names) or 'nothing'} of {simulations}, {view.years}",
         f"the method is {view.method}, the reference {view.reference} of {'-'.join(map(str, view.period))}",
         _better(biases),
         change[0],
-        f"not to trust: {_first(told, '; ') or 'nothing that these checks see on much of the days or cells'}",
+        f"not to trust: {_first(told, '; ') or f'nothing on {much}'}",
     ]
     verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_first(worst, "; ", 1) or good))
     return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
@@ -154,10 +149,7 @@ def _better(biases: pd.DataFrame) -> str:
 
 
 def change_of(sections: Sequence[Section], reader: Reader) -> tuple[str, list[Drawing]]:
-    """Return what changes of a temperature, else of the first indicator, in words and as a map.
-
-    `sections` are those of the page about changes.
-    """
+    """Return what changes of a temperature, else of the first indicator, by the page of changes: words and a map."""
     drawn = [(section.title.partition(" (")[0], block) for section in sections for block in section.blocks]
     found = [(words, of) for words, of in drawn if isinstance(of, Drawing) and of.draw is changes.change_maps]
     warm = [one for one in found if _middle(one[1]).attrs.get("standard_name") == "air_temperature"]
@@ -184,9 +176,11 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     field, where = row[names[1]], f"{experiment_text(change.name.split('+')[-1])}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
     told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {counted(count, 'simulation')})"
-    label = changes.label_of(field.attrs)
-    arguments = [{where: field}, changes.scale_around([field], field), label]
-    return told, [Drawing("first-map", f"{words}: {label.partition(' [')[0].lower()}", side_by_side, arguments)]
+    scale = of_one_sign(field, changes.scale_around([field], field))
+    of_scale = changes.label_of(field.attrs)
+    options = {"title": words, "label": of_scale, "scale": scale, "wide": 2 * maps.PANEL_WIDTH}
+    caption = f"{words}: {of_scale.partition(' [')[0].lower()}"
+    return told, [Drawing("first-map", caption, maps.share_maps, [{where: field}], options)]
 
 
 def _map_of_bias(view: RunView) -> Iterator[Drawing]:
@@ -194,36 +188,21 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
     for of in view.diagnosed:
         both = [Reader().dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas)]
         for name in [one for one in (*PUBLISHED, *map(str, both[0])) if all(one in ds for ds in both)][:1]:
-            known = maps.row_of(name, view.table)
-            fields = {
-                words: maps.shown_measure(ds[name], known) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)
-            }
-            scale = maps.scale_around([*fields.values()]) | {"cmap": colours_of_differences(fields["Raw"])}
-            words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
-            caption = f"Before and after: {words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
-            yield Drawing("first-map", caption, side_by_side, [fields, scale, words])
+            raw, adjusted = (maps.shown_measure(ds[name], maps.row_of(name, view.table)) for ds in both)
+            scale = maps.scale_around([raw, adjusted]) | {"cmap": colours_of_differences(raw)}
+            caption = f"Before and after: {long_name(raw)}, {of.domain}, {short(of.sim_id)}"
+            options = {"title": caption, "label": label(raw), "scale": scale}
+            yield Drawing("first-map", caption, maps.share_maps, [{"Raw": raw, "Adjusted": adjusted}], options)
             return
 
 
-@drawing
-def side_by_side(fields: Mapping[str, xr.DataArray], scale: dict[str, Any], label: str) -> Figure:
-    """Draw maps (y, x) on one scale, beside or below each other; a map of one sign gets all of that sign's colours."""
+def of_one_sign(field: xr.DataArray, scale: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scale of a map: if all its values have one sign, with all of that sign's colours."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
-    first, values = next(iter(fields.values())), np.concatenate([one.values.ravel() for one in fields.values()])
-    low, high = np.nanmin(values), np.nanmax(values)
-    if len(fields) == 1 and "vmin" in scale and low < high and low * high > 0:
-        shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
-        scale = {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}
-    ratio, count = maps.width_by_height(first), len(fields)
-    rows = count if ratio > 1.3 else 1
-    height = min(6.4 * rows / count / ratio, 4.2 / rows) + 0.25
-    figure, axes = new_figure(6.4, rows * height + 0.8, rows, count // rows)
-    lines = maps.map_lines(first)
-    for place, (words, field) in zip(axes.flat, fields.items(), strict=True):
-        image = maps.draw_map(place, field, lines, scale)
-        place.set_title(words)
-    bar = figure.colorbar(image, ax=axes, orientation="horizontal", aspect=40, shrink=0.8)
-    bar.set_label(broken(label, 80))
-    return figure
+    low, high = spread_of(field)
+    if "vmin" not in scale or low == high or low * high <= 0:
+        return scale
+    shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
+    return {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}

@@ -21,15 +21,7 @@ from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.publication.release import RELEASE
-from espo_luigi.replacing import (
-    Judge,
-    by_digest,
-    by_manifest,
-    check_ours,
-    digest_of_ours,
-    noted_beside,
-    write_manifest,
-)
+from espo_luigi.replacing import Judge, by_digest, by_manifest, check_ours, digest_of_ours, noted_beside, write_manifest
 from espo_luigi.report import distributions, first_screen, job_use, problem_sections
 from espo_luigi.report.changes import PAGE, changes_sections, write_changes
 from espo_luigi.report.dependence import together_section

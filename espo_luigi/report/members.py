@@ -11,15 +11,25 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report import maps
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
+from espo_luigi.report.drawings import (
+    ADJUSTED,
+    RAW,
+    SEQUENTIAL,
+    Drawing,
+    broken,
+    drawing,
+    label,
+    labels,
+    panels_of,
+    short,
+)
 from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import long_name, noun
 from espo_luigi.science.quality import CELLS, COUNTED
-from espo_luigi.science.variables import VARIABLES, Variable
-from espo_luigi.science.variables import variable as row_of
+from espo_luigi.science.variables import Variable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +80,7 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
             if len(there) < 2:
                 continue
             for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
-                known = row_of(name.removeprefix(_MEAN), view.table)
+                known = maps.row_of(name, view.table)
                 raw, adjusted = (
                     # Only distances between members are shown.
                     join([maps.shown_measure(pair[kind][name], known) for pair in there], REALIZATION)
@@ -168,7 +178,11 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
                 f"{names[sim_id]}: days whose maximum temperature is below the minimum",
                 maps.share_maps,
                 [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
-                {"title": f"Maximum below minimum: {short(sim_id)}", "label": "Days", "is_common": True},
+                {
+                    "title": f"Maximum below minimum: {short(sim_id)}",
+                    "label": "Days",
+                    "scale": {"vmin": 0, "vmax": float(counts[sim_id]["before"].max()), "cmap": SEQUENTIAL},
+                },
             )
             for sim_id in counts
             if sim_id in shown
@@ -259,7 +273,7 @@ def read_flags(view: RunView, reader: Reader) -> list[Treated]:
     return [Treated(*key, of, means[key]) for key, of in shares.items()]
 
 
-def flags_section(found: Sequence[Treated], reader: Reader, table: Mapping[str, Variable] = VARIABLES) -> list[Section]:
+def flags_section(found: Sequence[Treated], reader: Reader, table: Mapping[str, Variable]) -> list[Section]:
     """Return the section about the flags of `read_flags`; none for a run without them."""
     blocks: list[Any] = [Text(_FLAGS_MEAN), Text(_MEANING)]
     for of_what in ("days", "cells"):

@@ -13,7 +13,7 @@ from report_examples import SIMULATIONS, measures, properties, write_run
 from espo_luigi import store
 from espo_luigi.report import changes
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.first_screen import MUCH, VERDICTS, biases_of, side_by_side
+from espo_luigi.report.first_screen import MUCH, VERDICTS, biases_of, of_one_sign
 from espo_luigi.report.html import Section, Text, Verdict
 from espo_luigi.report.make import PARTS, make_sections
 from espo_luigi.report.reading import Made, Reader, RunView
@@ -147,13 +147,12 @@ def test_the_change_is_a_temperatures_in_the_last_experiment_with_as_much_as_its
 
 
 def test_values_of_one_sign_get_all_colours_of_that_sign() -> None:
-    field = properties(0.0)["mean_tasmax"] - 270
-    image = side_by_side({"a": field}, {"vmin": -30, "vmax": 30, "cmap": "RdBu_r"}, "Change [K]").axes[0].images[0]
-    assert image.get_clim() == (float(field.min()), float(field.max()))
-    red, _, blue, _ = image.cmap(0.0)
+    field, scale = properties(0.0)["mean_tasmax"] - 270, {"vmin": -30, "vmax": 30, "cmap": "RdBu_r"}
+    made = of_one_sign(field, scale)
+    assert (made["vmin"], made["vmax"]) == (float(field.min()), float(field.max()))
+    red, _, blue, _ = made["cmap"](0.0)
     assert red > blue
-    image = side_by_side({"a": field - 15}, {"vmin": -9, "vmax": 9, "cmap": "RdBu_r"}, "Change [K]").axes[0].images[0]
-    assert image.get_clim() == (-9, 9)
+    assert of_one_sign(field - 15, scale) == scale
 
 
 def test_every_flag_has_the_rank_that_is_documented_and_every_part_a_title() -> None:

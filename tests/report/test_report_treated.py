@@ -60,7 +60,7 @@ def test_shares_are_of_all_days_of_the_cells(view: RunView) -> None:
 
 
 def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView, tmp_path: Path) -> None:
-    assert flags_section([], Reader()) == []
+    assert flags_section([], Reader(), {}) == []
     made = product({"pr": {"jittered": (0, 0), "repaired": (40, 0), "signal_distorted": (400, 0)}})
     made["pr_days_signal_distorted"] = (made["pr_days_signal_distorted"] / 400).assign_attrs(days=1)
     store.write_store(made, tmp_path / "flags.zarr", MARKER)

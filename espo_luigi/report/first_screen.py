@@ -178,7 +178,7 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {counted(count, 'simulation')})"
     scale = of_one_sign(field, changes.scale_around([field], field))
     of_scale = changes.label_of(field.attrs)
-    options = {"title": words, "label": of_scale, "scale": scale, "wide": 2 * maps.PANEL_WIDTH}
+    options = {"title": "", "label": of_scale, "scale": scale, "wide": 2 * maps.PANEL_WIDTH}
     caption = f"{words}: {of_scale.partition(' [')[0].lower()}"
     return told, [Drawing("first-map", caption, maps.share_maps, [{where: field}], options)]
 
@@ -191,7 +191,7 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
             raw, adjusted = (maps.shown_measure(ds[name], maps.row_of(name, view.table)) for ds in both)
             scale = maps.scale_around([raw, adjusted]) | {"cmap": colours_of_differences(raw)}
             caption = f"Before and after: {long_name(raw)}, {of.domain}, {short(of.sim_id)}"
-            options = {"title": caption, "label": label(raw), "scale": scale}
+            options = {"title": "", "label": label(raw), "scale": scale}
             yield Drawing("first-map", caption, maps.share_maps, [{"Raw": raw, "Adjusted": adjusted}], options)
             return
 

@@ -102,11 +102,11 @@ def share_maps(
 
     first = next(iter(fields.values()))
     height = min(max(wide / width_by_height(first), 1.2), 4.0)
-    label = broken(label, int(14 * wide))
-    width, total = len(fields) * (wide + 0.25) + 0.9, height + 1.95
+    label, above = broken(label, int(14 * wide)), 0.75 if title else 0.3
+    width, total = len(fields) * (wide + 0.25) + 0.9, height + 1.2 + above
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(1, len(fields), squeeze=False)
-    figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
+    figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - above / total, bottom=1.2 / total)
     lines = map_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
         image = draw_map(axes, field, lines, scale or {"vmin": 0, "vmax": spread_of(field)[1] or 1, "cmap": SEQUENTIAL})

@@ -81,6 +81,9 @@ def test_temperatures_are_red_where_it_gets_warmer_whatever_days_they_are_of(
     colours: str, units: str, words: str
 ) -> None:
     assert display.colours_of_differences(xr.DataArray(0, attrs={"long_name": words, "units": units})) == colours
+    for units_of_change in ("K", "%"):  # "Min Temperature of Coldest Period"
+        attrs = anuclim.P6_MinTempColdestPeriod.cf_attrs[0] | {"units": units_of_change}
+        assert display.colours_of_differences(xr.DataArray(0, attrs=attrs)) == "RdBu_r"
 
 
 @pytest.mark.parametrize(

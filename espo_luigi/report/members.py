@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -166,6 +165,8 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
     )
     columns = ["Simulation", "Before", "Share of days [%]", "Most in a cell", "After", "Repaired", "Inserted days"]
     rows = [[names[sim_id], *_changed(ds)] for sim_id, ds in counts.items()]
+    most = {sim_id: float(ds["before"].max()) for sim_id, ds in counts.items()}
+    scales = {sim_id: {"vmin": 0, "vmax": high, "cmap": SEQUENTIAL} for sim_id, high in most.items()}
     more = [Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []
     return [
         Heading("Exchanged, repaired and inserted"),
@@ -178,11 +179,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
                 f"{names[sim_id]}: days whose maximum temperature is below the minimum",
                 maps.share_maps,
                 [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
-                {
-                    "title": f"Maximum below minimum: {short(sim_id)}",
-                    "label": "Days",
-                    "scale": {"vmin": 0, "vmax": float(counts[sim_id]["before"].max()), "cmap": SEQUENTIAL},
-                },
+                {"title": f"Maximum below minimum: {short(sim_id)}", "label": "Days", "scale": scales[sim_id]},
             )
             for sim_id in counts
             if sim_id in shown
@@ -259,8 +256,7 @@ def treated_section(view: RunView) -> list[Section]:
 
 def read_flags(view: RunView, reader: Reader) -> list[Treated]:
     """Return the shares of days and of cells with each flag."""
-    shares = defaultdict[tuple[str, str, str], dict[str, xr.DataArray]](dict)
-    means = defaultdict[tuple[str, str, str], dict[str, float]](dict)
+    found = dict[tuple[str, str, str], tuple[dict[str, xr.DataArray], dict[str, float]]]()
     for sim_id, path in view.raised.items():
         counts = (path.exists() and reader.dataset(path)) or xr.Dataset()
         areas = maps.areas_of(counts) if counts else xr.DataArray(1.0)
@@ -268,9 +264,10 @@ def read_flags(view: RunView, reader: Reader) -> list[Treated]:
             variable, _, flag = str(name).partition(COUNTED)
             if "days" in days.attrs:
                 key = sim_id, variable, "cells" if flag in CELLS else "days"
-                shares[key][flag] = 100 * days / days.attrs["days"]
-                means[key][flag] = float(shares[key][flag].weighted(areas).mean())
-    return [Treated(*key, of, means[key]) for key, of in shares.items()]
+                shares, means = found.setdefault(key, ({}, {}))
+                shares[flag] = 100 * days / days.attrs["days"]
+                means[flag] = float(shares[flag].weighted(areas).mean())
+    return [Treated(*key, *of) for key, of in found.items()]
 
 
 def flags_section(found: Sequence[Treated], reader: Reader, table: Mapping[str, Variable]) -> list[Section]:

@@ -43,7 +43,7 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import FACTOR_OF_UNITS
-from espo_luigi.science.possible import counted, limits_in
+from espo_luigi.science.possible import limits_in, totalled
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.science.variables import VARIABLES, variable
@@ -281,7 +281,7 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
         # Most products have the same map and the same days, which are kept once.
         known = (former for product in seen.products for former in product.shares.values())
         shares[var] = next((former for former in known if np.array_equal(former, share)), share)
-        number, first = counted(blocks)
+        number, first = totalled(blocks)
         if number > allowed:
             which = f"{number} impossible values of {var}, the first {first}"
             impossible.append(f"{name}: {which}; expected {allowed} at most")

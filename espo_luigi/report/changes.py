@@ -16,19 +16,17 @@ import xarray as xr
 from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
 from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
-from espo_luigi.report.drawings import REFERENCE, THIN, Drawing, broken, drawing, panels_of, running_means, short
+from espo_luigi.report.drawings import REFERENCE, THIN, Drawing, broken, drawing, panels_of, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
-from espo_luigi.report.maps import PANEL_WIDTH, draw_map, edges_of, map_lines, width_by_height
+from espo_luigi.report.maps import PANEL_WIDTH, areas_of, draw_map, edges_of, map_lines, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science import display
 from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
-from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.display import counted, experiment_text, in_celsius, months_text, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
-from espo_luigi.science.regrid import horizontal_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,11 +141,9 @@ def without_percentiles(ds: xr.Dataset, names: Sequence[str], fewest: int) -> xr
 
 def domain_means(ds: xr.Dataset) -> xr.Dataset:
     """Return the means over all cells (of `members`, the most), weighted by areas, along `region` of one; lazy."""
-    horizontal = horizontal_of(ds, "grid")
-    areas = np.nan_to_num(cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape))
-    weights = xr.DataArray(areas, dims=horizontal.dims)
-    means = means_of(ds, lambda one: one.weighted(weights).mean(horizontal.dims, keep_attrs=True))
-    most = {name: ds[name].max(horizontal.dims) for name in ds if name == "members"}
+    areas = areas_of(ds)
+    means = means_of(ds, lambda one: one.weighted(areas).mean(areas.dims, keep_attrs=True))
+    most = {name: ds[name].max(areas.dims) for name in ds if name == "members"}
     return means.assign(most).expand_dims(region=[_WHOLE])
 
 
@@ -180,12 +176,7 @@ def points(ds: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
 
 @drawing
 def change_maps(
-    changes: xr.Dataset,
-    names: Sequence[str],
-    *,
-    title: str = "",
-    others: Sequence[xr.Dataset] = (),
-    fewest: int = 1,
+    changes: xr.Dataset, names: Sequence[str], *, title: str = "", others: Sequence[xr.Dataset] = (), fewest: int = 1
 ) -> Figure:
     """Draw maps (y, x) of the low, middle and high change, a row for each of `points`, on a scale around no change.
 
@@ -207,7 +198,7 @@ def change_maps(
     grid = figure.subplots(len(rows), 3, squeeze=False)
     edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.55 / total}
     figure.subplots_adjust(**edges, wspace=0.05, hspace=0.12 / height)
-    lines, scale = map_lines(like), _scale([one[name] for one in (ds, *others) for name in names], ds[names[1]])
+    lines, scale = map_lines(like), scale_around([one[name] for one in (ds, *others) for name in names], ds[names[1]])
     kind, above = "advanced" if f"{base}_advanced" in ds else "simple", list[str]()
     for at, ((first, part, row), axes) in enumerate(zip(rows, grid, strict=True)):
         count = int(row[f"{base}_members"].max())
@@ -230,7 +221,7 @@ def change_maps(
                 place.text(0.03, 0.95, word, transform=place.transAxes, va="top", fontsize=7, bbox=_INSIDE)
         axes[0].set_ylabel(f"{told}\n\n{axes[0].get_ylabel()}")
     bar = figure.add_axes((0.3, 0.85 / total, 0.45, 0.13 / total))
-    figure.colorbar(image, cax=bar, orientation="horizontal", extend="both").set_label(_label(attrs))
+    figure.colorbar(image, cax=bar, orientation="horizontal", extend="both").set_label(label_of(attrs))
     figure.text(0.02, 0.08 / total, broken(_of_hatches(ds, f"{base}_{kind}"), int(16 * width)), fontsize=7)
     figure.suptitle(broken(title, int(9 * width)), y=1 - 0.05 / total)
     return figure
@@ -257,12 +248,14 @@ def _statistic(name: str) -> str:
     return {"p50": "Median", "mean": "Mean"}.get(last, f"{last[1:]}th percentile")
 
 
-def _label(attrs: Mapping[str, Any]) -> str:
+def label_of(attrs: Mapping[str, Any]) -> str:
+    """Return the label of a change's scale, by its attributes: since when it is, and its units."""
     since, is_quotient = attrs.get("delta_reference", "the baseline"), attrs.get("delta_kind") == "rel."
     return f"Quotient by {since}" if is_quotient else f"Change since {since} [{units_text(attrs.get('units', ''))}]"
 
 
-def _scale(fields: Sequence[xr.DataArray], change: xr.DataArray) -> dict[str, Any]:
+def scale_around(fields: Sequence[xr.DataArray], change: xr.DataArray) -> dict[str, Any]:
+    """Return the scale and colours, around no change, of maps of a change."""
     from matplotlib.colors import LogNorm
 
     is_quotient = change.attrs.get("delta_kind") == "rel."
@@ -293,22 +286,27 @@ def plumes(
     figure, axes = panels_of(len(shown), 2.2)
     for (region, month), place in zip(shown, axes[:, 0], strict=True):
         for at, (experiment, ds) in enumerate(loaded.items()):
-            one = ds.sel(region=region).isel(time=ds["time"].dt.month.values == month)
-            years, style = one["time"].dt.year.values, {"color": _COLOURS[at % len(_COLOURS)]}
-            thick = {**style, "linestyle": _LINES[at % len(_LINES)], "label": experiment_text(experiment)}
-            place.fill_between(years, one["low"], one["high"], **style, alpha=0.2, linewidth=0)
-            place.plot(years, one["median"], **style, **THIN)
-            place.plot(years, running_means(one["median"], "time"), linewidth=1.8, **thick)
+            one = drawings.all_years(ds.sel(region=region).isel(time=ds["time"].dt.month.values == month))
+            style = {"color": _COLOURS[at % len(_COLOURS)], "linestyle": _LINES[at % len(_LINES)], "linewidth": 1.8}
+            place.fill_between(one["year"], one["low"], one["high"], color=style["color"], alpha=0.2, linewidth=0)
+            _draw_years(place, one["median"], experiment_text(experiment), style)
         if reference is not None:
             own = reference.sel(region=region).isel(time=reference["time"].dt.month.values == month)
-            years = own["time"].dt.year.values
-            place.plot(years, own, **{**REFERENCE, **THIN})
-            place.plot(years, running_means(own, "time"), label="reference", **REFERENCE)
+            _draw_years(place, drawings.all_years(own), "reference", REFERENCE)
         words = region if len(months) == 1 else f"{region}, {parts[month]}"
         place.set(title=words, xlabel="Year", ylabel=broken(label, 40))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(loaded) + 1)
     figure.suptitle(broken(title, int(9 * figure.get_figwidth())))
     return figure
+
+
+def _draw_years(axes: Any, values: xr.DataArray, label: str, style: Mapping[str, Any]) -> None:
+    """Draw years thin below their running means; the legend names the years where they are too few for means."""
+    means = drawings.running_means(values)
+    is_long = bool(means.notnull().any())
+    axes.plot(values["year"], values, label=None if is_long else label, **{**style, **THIN})
+    if is_long:
+        axes.plot(values["year"], means, label=label, **style)
 
 
 def changes_sections(view: RunView) -> tuple[list[Section], dict[str, xr.Dataset]]:
@@ -413,7 +411,7 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
     if not rows:
         return []
     columns = [*map(_statistic, changes[0].names), *(["Median, raw"] if raw else []), "Same sign", "Simulations"]
-    caption = f"{_label(changes[0].attrs)}, by region"
+    caption = f"{label_of(changes[0].attrs)}, by region"
     return [Table(["Region", "Experiment", "When", *columns], rows, caption, folded=len(rows) > 24)]
 
 

@@ -24,8 +24,7 @@ from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.diagnose import differences
 from espo_luigi.science.diagnose.differences import Difference
-from espo_luigi.science.display import as_shown, counted, units_text
-from espo_luigi.science.units import as_difference
+from espo_luigi.science.display import counted, units_text
 
 # Of the products of one production alone, lines and page show so many.
 _SHOWN = 10
@@ -89,7 +88,7 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             found.notes[name] = [f"not compared: {first_line(error)}"]
             continue
-        one = as_shown(as_difference(xr.DataArray(1.0, attrs=of_a.attrs)), figures.row_of(str(of_a.name)))
+        one = figures.shown_measure(xr.DataArray(1.0, attrs=of_a.attrs), figures.row_of(str(of_a.name)))
         times, found.units[name] = float(one), units_text(one.attrs.get("units", ""))
         found.differences[name] = [
             replace(row, largest=times * row.largest, q999=times * row.q999, mean=times * row.mean) for row in rows

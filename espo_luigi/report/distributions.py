@@ -18,6 +18,7 @@ from espo_luigi.report.drawings import (
     STYLES,
     THIN,
     Drawing,
+    all_years,
     broken,
     drawing,
     label,
@@ -189,11 +190,11 @@ def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -
     for kind, of in summaries.items():
         if drawn := [ds for ds in of if name in ds]:
             if dim == "year":  # no line leads over years that are not there
-                drawn = [ds[[name]].reindex(year=np.arange(*ds["year"].values[[0, -1]] + [0, 1])) for ds in drawn]
+                drawn = [all_years(ds[[name]]) for ds in drawn]
             places, values = (_in_a_row(ds[which].values for ds in drawn) for which in (dim, name))
             if dim == "year":
                 axes.plot(places, values, **{**_style(kind, len(of)), **THIN})
-                values = _in_a_row(running_means(ds[name], dim).values for ds in drawn)
+                values = _in_a_row(running_means(ds[name]).values for ds in drawn)
             axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)
 

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -59,6 +59,7 @@ _SETTINGS: Any = {
     "savefig.facecolor": "white",
 }
 Parameters = ParamSpec("Parameters")
+OfYears = TypeVar("OfYears", xr.Dataset, xr.DataArray)
 
 
 def drawing(function: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
@@ -145,9 +146,15 @@ def label(da: xr.DataArray, *, name: str = "") -> str:
     return f"{name or long_name(da)} [{units_text(da.attrs.get('units', ''))}]"
 
 
-def running_means(data: xr.DataArray, dim: str) -> xr.DataArray:
-    """Return the means of ten years around each; NaN where there are fewer."""
-    return data.rolling({dim: 10}, center=True).mean()
+def all_years(data: OfYears) -> OfYears:
+    """Return series (time or year) with all years from the first to the last along `year`, NaN where there was none."""
+    data = data if "year" in data.dims else data.assign_coords(time=data["time"].dt.year).rename(time="year")
+    return data.reindex(year=np.arange(*data["year"].values[[0, -1]] + [0, 1]))
+
+
+def running_means(data: xr.DataArray) -> xr.DataArray:
+    """Return the means of ten years around each of `all_years`; NaN where there are fewer."""
+    return data.rolling(year=10, center=True).mean()
 
 
 def broken(words: str, width: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,24 +14,21 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import enumerated
 from espo_luigi.report import changes, maps
-from espo_luigi.report.drawings import Drawing, broken, drawing, labels, new_figure, number_text
+from espo_luigi.report.drawings import Drawing, label, labels, number_text, short, spread_of
 from espo_luigi.report.html import Section, Table, Text, Verdict
 from espo_luigi.report.improvement import PUBLISHED, Compared, aspects_in_doubt
 from espo_luigi.report.members import Treated
 from espo_luigi.report.problem_sections import flag_sentence
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.science.display import as_shown, colours_of_differences, experiment_text, long_name, units_text
+from espo_luigi.science.display import colours_of_differences, counted, experiment_text, long_name, noun, units_text
 from espo_luigi.science.limits import FLAGS, RANKS, Flag, Rank
 from espo_luigi.science.quality import rank_of
-from espo_luigi.science.units import as_difference
-from espo_luigi.science.variables import variable as row_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# By the worst rank, the verdict. What is true of up to `MUCH` of the days or cells counts one rank less.
+# The verdict, by the worst rank. A doubt about at most the share `MUCH` of the days or cells counts one rank less.
 VERDICTS: Mapping[Rank, str] = dict(zip(RANKS, ("Do not use", "Look before use", "Ready to use"), strict=True))
 MUCH = 0.05
+# Farther from the reference than raw: by more than these shares of the raw bias, and of the reference's spread.
+_TOLERANCE, _OF_SPREAD = 0.05, 0.01
 
 
 @dataclass(frozen=True)
@@ -51,25 +48,25 @@ class Doubt:
 def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
     """Return `words`, `units` and mean absolute biases, `raw` and `adjusted`, by property; of ratios, distances from 1.
 
-    They are means over cells, domains and simulations. Computes.
+    They are means over areas, domains and simulations. `farther` tells whether the adjusted bias is the larger by 5 %
+    of the raw and by 1 % of the reference's standard deviation over the cells (of a ratio, by 0.01). Computes.
     """
     rows = []
     for of in view.diagnosed:
-        raw, adjusted = (reader.dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas))
+        paths = of.sim_meas, of.scen_meas, of.reference
+        raw, adjusted, reference = (reader.dataset(path) or xr.Dataset() for path in paths)
         for name in (name for name in map(str, raw) if name in adjusted):
-            both, none = [_shown(ds[name], view) for ds in (raw, adjusted)], float(maps.is_ratio(raw[name]))
+            known, none, areas = maps.row_of(name, view.table), float(maps.is_ratio(raw[name])), maps.areas_of(raw)
+            both = [maps.shown_measure(ds[name], known) for ds in (raw, adjusted)]
+            spread = float(maps.shown_measure(reference[name], known).std()) if name in reference else np.nan
             words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
-            units = units_text(both[0].attrs.get("units", ""))
-            rows.append((name, words, units, *(float(abs(field - none).mean()) for field in both)))
-    by_name = pd.DataFrame(rows, columns=["name", "words", "units", "raw", "adjusted"]).groupby("name", sort=False)
-    means = by_name.agg({"words": "first", "units": "first", "raw": "mean", "adjusted": "mean"})
+            biases = (float(abs(field - none).weighted(areas).mean()) for field in both)
+            rows.append((name, words, units_text(both[0].attrs.get("units", "")), none or spread, *biases))
+    columns = {"words": "first", "units": "first", "spread": "mean", "raw": "mean", "adjusted": "mean"}
+    means = pd.DataFrame(rows, columns=["name", *columns]).groupby("name", sort=False).agg(columns)
+    least = np.maximum(_TOLERANCE * means.raw, _OF_SPREAD * means.spread.fillna(0))
+    means = means.assign(farther=means.adjusted - means.raw > least)
     return means.loc[[name for name in dict.fromkeys((*PUBLISHED, *means.index)) if name in means.index]]
-
-
-def _shown(measure: xr.DataArray, view: RunView) -> xr.DataArray:
-    if maps.is_ratio(measure):
-        return measure
-    return as_shown(as_difference(measure), maps.row_of(str(measure.name), view.table))
 
 
 def doubts_of(
@@ -87,7 +84,7 @@ def doubts_of(
         found.append(Doubt("look", f"{unchecked} of {len(view.simulations)} simulations are not checked"))
     if biases.empty:
         found.append(Doubt("look", "no property was compared with the reference"))
-    farther = biases.words[biases.adjusted > biases.raw]
+    farther = biases.words[biases.farther]
     rank: Rank = "do_not_use" if len(farther) > len(biases) / 2 else "look"
     found += [Doubt(rank, f"{words}: farther from the reference than raw") for words in farther]
     names = labels([*checks, *(one.sim_id for one in flagged)])
@@ -97,7 +94,7 @@ def doubts_of(
     most = dict[tuple[str, str, str], tuple[float, str]]()
     for one in flagged:
         for key in ((flag, one.variable, one.of_what) for flag in one.shown()):
-            most[key] = max(most.get(key, (0.0, "")), (float(one.shares[key[0]].mean()) / 100, names[one.sim_id]))
+            most[key] = max(most.get(key, (0.0, "")), (one.means[key[0]] / 100, names[one.sim_id]))
     for (flag, variable, of_what), (share, name) in most.items():
         percent = f"{100 * share:.2g}" if share >= 1e-4 else "under 0.01"
         told = f"{flag}: {percent} % of the {of_what} of {variable}"
@@ -113,20 +110,20 @@ def ranked_section(doubts: Sequence[Doubt]) -> Section:
 
 def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing]], doubts: Sequence[Doubt]) -> Section:
     """Return the section with the map, the verdict and the sentences; `change` is what changes, and its map."""
-    names = [row_of(name, view.table).long_name.lower() or name for name in view.adjusted]
-    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.rank != "for_information"]
+    names = [noun(name, view.table) for name in view.adjusted]
+    level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.level]
     worst = [one.text for one in doubts if one.level == level] if level else []
-    good = (
-        f"all is made, checked and compared, and no flag to look at is on over {100 * MUCH:.0f} % of the days or cells"
-    )
+    much = f"over {100 * MUCH:.0f} % of the days or cells"
+    good = f"all is made, checked and compared, and no flag to look at is on {much}"
+    simulations = counted(len(view.simulations), "simulation")
     sentences = [
-        f"{enumerated(names) or 'no variable'} of {_simulations(len(view.simulations))} adjusted, {view.years}",
-        f"{view.method}, with the reference {view.reference} of {'-'.join(map(str, view.period))}",
+        f"this run adjusts {enumerated(names) or 'nothing'} of {simulations}, {view.years}",
+        f"the method is {view.method}, the reference {view.reference} of {'-'.join(map(str, view.period))}",
         _better(biases),
         change[0],
-        f"not to trust: {_few(told, '; ') or 'nothing that these checks see'}",
+        f"not to trust: {_first(told, '; ') or f'nothing on {much}'}",
     ]
-    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_few(worst, "; ", 1) or good))
+    verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_first(worst, "; ", 1) or good))
     return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
 
 
@@ -134,11 +131,7 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _simulations(count: int) -> str:
-    return f"{count} simulation{'s' * (count != 1)}"
-
-
-def _few(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
+def _first(texts: Sequence[str], between: str = ", ", most: int = 2) -> str:
     return between.join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
 
 
@@ -146,19 +139,17 @@ def _better(biases: pd.DataFrame) -> str:
     if biases.empty:
         return "whether it is better than raw is not known: no property was compared with the reference"
     one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
-    farther = _few([*biases.words[biases.adjusted > biases.raw]]) or "none"
+    farther = _first([*biases.words[biases.farther]]) or "none"
+    median = f"the median keeps {100 * kept:.0f} % of its raw bias" if np.isfinite(kept) else "none has a raw bias"
     numbers = f"{number_text(one.raw, '.2g')} to {number_text(one.adjusted, '.2g')} {one.units}".rstrip()
     return (
         f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers}; of "
-        f"{len(biases)} properties, the median keeps {100 * kept:.0f} % of its raw bias; farther than raw: {farther}"
+        f"{len(biases)} properties, {median}; farther than raw: {farther}"
     )
 
 
-def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) -> tuple[str, list[Drawing]]:
-    """Return what changes of a temperature, else of the first indicator, in words and as a map.
-
-    `sections` are those of the page about changes, `daily` the changes of daily values: without maps, its first row.
-    """
+def change_of(sections: Sequence[Section], reader: Reader) -> tuple[str, list[Drawing]]:
+    """Return what changes of a temperature, else of the first indicator, by the page of changes: words and a map."""
     drawn = [(section.title.partition(" (")[0], block) for section in sections for block in section.blocks]
     found = [(words, of) for words, of in drawn if isinstance(of, Drawing) and of.draw is changes.change_maps]
     warm = [one for one in found if _middle(one[1]).attrs.get("standard_name") == "air_temperature"]
@@ -168,10 +159,7 @@ def change_of(sections: Sequence[Section], daily: Table | None, reader: Reader) 
             return _told(words, block)
         except Exception as error:  # a damaged chunk raises whatever its codec does
             reader.lacking.append(f"{block.caption}: {type(error).__name__}: {error}")
-    if daily and daily.rows:
-        domain, sim, name, raw, adjusted, _, units = daily.rows[0]
-        return f"the median of {name} changes by {adjusted} {units} (raw {raw}) in {domain} of {sim}", []
-    return "what changes is not known: neither indicators nor summaries are there", []
+    return "what changes is not known: there are no maps of changes of indicators", []
 
 
 def _middle(change: Drawing) -> Any:
@@ -188,10 +176,12 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
     field, where = row[names[1]], f"{experiment_text(change.name.split('+')[-1])}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
-    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {_simulations(count)})"
-    label = changes._label(field.attrs)
-    arguments = [{where: field}, changes._scale([field], field), label]
-    return told, [Drawing("first-map", f"{words}: {label.partition(' [')[0].lower()}", side_by_side, arguments)]
+    told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {counted(count, 'simulation')})"
+    scale = of_one_sign(field, changes.scale_around([field], field))
+    of_scale = changes.label_of(field.attrs)
+    options = {"title": "", "label": of_scale, "scale": scale, "wide": 2 * maps.PANEL_WIDTH}
+    caption = f"{words}: {of_scale.partition(' [')[0].lower()}"
+    return told, [Drawing("first-map", caption, maps.share_maps, [{where: field}], options)]
 
 
 def _map_of_bias(view: RunView) -> Iterator[Drawing]:
@@ -199,33 +189,21 @@ def _map_of_bias(view: RunView) -> Iterator[Drawing]:
     for of in view.diagnosed:
         both = [Reader().dataset(path) or xr.Dataset() for path in (of.sim_meas, of.scen_meas)]
         for name in [one for one in (*PUBLISHED, *map(str, both[0])) if all(one in ds for ds in both)][:1]:
-            fields = {words: _shown(ds[name], view) for words, ds in zip(("Raw", "Adjusted"), both, strict=True)}
-            scale = maps._around([*fields.values()]) | {"cmap": colours_of_differences(fields["Raw"])}
-            words = f"{long_name(fields['Raw'])} [{units_text(fields['Raw'].attrs.get('units', ''))}]"
-            caption = f"Before and after: {words.partition(' [')[0]}, {of.domain}, {labels([of.sim_id])[of.sim_id]}"
-            yield Drawing("first-map", caption, side_by_side, [fields, scale, words])
+            raw, adjusted = (maps.shown_measure(ds[name], maps.row_of(name, view.table)) for ds in both)
+            scale = maps.scale_around([raw, adjusted]) | {"cmap": colours_of_differences(raw)}
+            caption = f"Before and after: {long_name(raw)}, {of.domain}, {short(of.sim_id)}"
+            options = {"title": "", "label": label(raw), "scale": scale}
+            yield Drawing("first-map", caption, maps.share_maps, [{"Raw": raw, "Adjusted": adjusted}], options)
             return
 
 
-@drawing
-def side_by_side(fields: Mapping[str, xr.DataArray], scale: dict[str, Any], label: str) -> Figure:
-    """Draw maps (y, x) on one scale, beside or below each other; a map of one sign gets all of that sign's colours."""
+def of_one_sign(field: xr.DataArray, scale: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scale of a map: if all its values have one sign, with all of that sign's colours."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
-    first, values = next(iter(fields.values())), np.concatenate([one.values.ravel() for one in fields.values()])
-    low, high = np.nanmin(values), np.nanmax(values)
-    if len(fields) == 1 and "vmin" in scale and low < high and low * high > 0:
-        shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
-        scale = {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}
-    ratio, count = maps.width_by_height(first), len(fields)
-    rows = count if ratio > 1.3 else 1
-    height = min(6.4 * rows / count / ratio, 4.2 / rows) + 0.25
-    figure, axes = new_figure(6.4, rows * height + 0.8, rows, count // rows)
-    lines = maps.map_lines(first)
-    for place, (words, field) in zip(axes.flat, fields.items(), strict=True):
-        image = maps.draw_map(place, field, lines, scale)
-        place.set_title(words)
-    bar = figure.colorbar(image, ax=axes, orientation="horizontal", aspect=40, shrink=0.8)
-    bar.set_label(broken(label, 80))
-    return figure
+    low, high = spread_of(field)
+    if "vmin" not in scale or low == high or low * high <= 0:
+        return scale
+    shades = colormaps[scale["cmap"]](np.linspace(*((0.55, 1.0) if low > 0 else (0.0, 0.45)), 200))
+    return {"vmin": low, "vmax": high, "cmap": ListedColormap(shades)}

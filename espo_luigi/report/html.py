@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from urllib.parse import quote
 
@@ -107,13 +107,12 @@ def _is_number(cell: str) -> bool:
 def render_page(
     title: str, introduction: str, sections: Sequence[Section], parts: Mapping[str, str] | None = None
 ) -> str:
-    """Return the page's HTML; all text is escaped. `parts` are the titles of the parts, in their order, by key."""
+    """Return the page's HTML; all text is escaped. `parts` are titles by key; without them, each section is a part."""
     import jinja2
 
     template = files("espo_luigi.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"kind": lambda block: type(block).__name__, "is_number": _is_number}
     of_parts = {key: (name, [one for one in sections if one.part == key]) for key, name in (parts or {}).items()}
-    return environment.from_string(template).render(
-        title=title, introduction=introduction, parts=of_parts or {"": ("", sections)}
-    )
+    alone = {f"section-{at}": (one.title, [replace(one, title="")]) for at, one in enumerate(sections, 1)}
+    return environment.from_string(template).render(title=title, introduction=introduction, parts=of_parts or alone)

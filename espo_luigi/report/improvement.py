@@ -248,7 +248,7 @@ def aspects_in_doubt(compared: Compared) -> Iterator[tuple[str, float]]:
                 shares.setdefault(f"{verdict.long_name}: {words}", []).append((share, f"{names[pool]}, {domain}"))
     for told, where in shares.items():
         most = f"the most in {max(where)[1]} ({100 * max(where)[0]:.0f} % of the cells)"
-        yield f"{told} in {len(where)} of {len(judged)} pair(s) of pool and domain, {most}", max(where)[0]
+        yield f"{told} in {len(where)} of {counted(len(judged), 'pair')} of pool and domain, {most}", max(where)[0]
 
 
 def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:

@@ -21,15 +21,7 @@ from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.publication.release import RELEASE
-from espo_luigi.replacing import (
-    Judge,
-    by_digest,
-    by_manifest,
-    check_ours,
-    digest_of_ours,
-    noted_beside,
-    write_manifest,
-)
+from espo_luigi.replacing import Judge, by_digest, by_manifest, check_ours, digest_of_ours, noted_beside, write_manifest
 from espo_luigi.report import distributions, first_screen, job_use, problem_sections
 from espo_luigi.report.changes import PAGE, changes_sections, write_changes
 from espo_luigi.report.dependence import together_section
@@ -46,6 +38,7 @@ from espo_luigi.report.job_use import Job, accounted, by_rule
 from espo_luigi.report.maps import maps_section
 from espo_luigi.report.members import flags_section, members_section, read_flags, treated_section
 from espo_luigi.report.reading import Made, Reader, RunView, read_failures, read_jobs, read_records
+from espo_luigi.science.display import counted
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.publish import written_aside
@@ -88,7 +81,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     undrawn, shares = make_sections(view, out, changes[0])
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
-    title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
+    title = f"Report of a production: {counted(len(view.simulations), 'simulation')}, adjusted to {view.reference}"
     made = f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     page = page_text(render_page(title, made, parts, PARTS), marker)
     texts = dict(zip(others, (table_text(*improvement_rows(shares)), page), strict=True))
@@ -146,8 +139,7 @@ def make_sections(
     biases = first_screen.biases_of(view, Reader())
     doubts = first_screen.doubts_of(view, checks, flagged, compared, biases)
     kept = distributions.change_section(summaries, reader, WANTED_PERIODS, view.table)
-    daily = next((block for block in kept.blocks if isinstance(block, Table)), None)
-    change = first_screen.change_of(changes, daily, of_changes)
+    change = first_screen.change_of(changes, of_changes)
     link = Link(_OF_CHANGES, f"{changes_folder(out).name}/{PAGE}")
     parts = {
         "glance": [first_screen.opening(view, biases, change, doubts)],
@@ -168,7 +160,7 @@ def make_sections(
         "doubts": [
             first_screen.ranked_section(doubts),
             Section("Missing and failed", problem_sections.failures(view, failed)),
-            *flags_section(flagged, of_flags),
+            *flags_section(flagged, of_flags, view.table),
         ],
         "run": [inputs_section(view, out), replace(run_section(view, jobs), folded=True)],
     }
@@ -227,8 +219,8 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     jobs = accounted(jobs, known, read_accounts(view.engine, known))
     if not jobs:
         return Section("Jobs", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
-    counted = job_use.retries(records)
-    rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
+    again_by = job_use.retries(records)
+    rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(again_by.items())]
     again: Any = (
         Table(["Rule", "Cause", "Submissions"], rows, "Tried again, by cause")
         if rows
@@ -260,14 +252,14 @@ def _spent(jobs: Sequence[Job]) -> str:
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
     used = sum(job.cpu_seconds for job in jobs) / 3600
     said = sum(job.accounted for job in jobs)
-    counted = "as the jobs have counted themselves, of the last run of each task"
+    counters = "as the jobs have counted themselves, of the last run of each task"
     if said:
-        others = f"; the other {len(jobs) - said} {counted}" if said < len(jobs) else ""
-        counted = f"{said} of them by the scheduler's accounts, with the runs that failed{others}"
+        others = f"; the other {len(jobs) - said} {counters}" if said < len(jobs) else ""
+        counters = f"{said} of them by the scheduler's accounts, with the runs that failed{others}"
     return (
-        f"{len(jobs)} job(s) on {len(nodes)} node(s), {cpu_time(used)} of CPU time of {cpu_time(hours)} reserved, "
-        f"{counted}. Memory is the most that a job and its processes held at once, CPUs the mean over the job; waiting "
-        "is from the order to the start."
+        f"{counted(len(jobs), 'job')} on {counted(len(nodes), 'node')}, {cpu_time(used)} of CPU time of "
+        f"{cpu_time(hours)} reserved, {counters}. Memory is the most that a job and its processes held at once, CPUs "
+        "the mean over the job; waiting is from the order to the start."
     )
 
 
@@ -283,15 +275,15 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
         waits = [job.waited for job in of if job.waited is not None]
         cpus = f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}"
         peak, asked = (max(getattr(job, name) for job in of) / GIB for name in ("peak_memory_bytes", "memory_bytes"))
-        longest = f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}"
-        hours, wait = _few(sum(job.seconds for job in of) / 3600), _few(max(waits) / 60) if waits else "–"
+        longest = f"{_amount(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}"
+        hours, wait = _amount(sum(job.seconds for job in of) / 3600), _amount(max(waits) / 60) if waits else "–"
         failed = str(sum(not job.succeeded for job in of))
         rows.append([rule, str(len(of)), failed, cpus, f"{peak:.2f} of {asked:.1f}", longest, hours, wait])
     columns = ["Rule", "Jobs", "Failed", "CPUs used", "Memory used [GiB]", "Longest [min]"]
     return Table([*columns, "Hours in all", "Longest wait [min]"], rows, "Used, of what was asked for")
 
 
-def _few(value: float) -> str:
+def _amount(value: float) -> str:
     """A number of minutes or hours: jobs take seconds or days."""
     return f"{value:,.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 

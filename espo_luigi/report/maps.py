@@ -21,8 +21,10 @@ from espo_luigi.report.drawings import SEQUENTIAL, Drawing, broken, drawing, lab
 from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science import sphere
+from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -64,9 +66,7 @@ def property_maps(
     from matplotlib import colormaps
 
     fields, colours = [as_shown(field, known) for field in (reference, simulation, scenario)], known.colours
-    measures = [simulation_measure, scenario_measure]
-    if reference.attrs.get("units") and not is_ratio(simulation_measure):
-        measures = [as_shown(as_difference(field), known) for field in measures]
+    measures = [shown_measure(field, known) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
     first, middle, last = colormaps[colours]([0.0, 0.5, 1.0])[:, :3].sum(axis=1)
@@ -77,7 +77,7 @@ def property_maps(
         draw_map(axes, field, lines, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
-    scale = {**_around(measures), "cmap": colours_of_differences(reference)}
+    scale = {**scale_around(measures), "cmap": colours_of_differences(reference)}
     biases = [draw_map(axes, field, lines, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
@@ -95,27 +95,27 @@ def property_maps(
 
 @drawing
 def share_maps(
-    fields: Mapping[str, xr.DataArray], *, title: str = "", label: str = "", is_common: bool = False
+    fields: Mapping[str, xr.DataArray], *, title: str, label: str = "", scale: Any = None, wide: float = PANEL_WIDTH
 ) -> Figure:
-    """Draw maps (y, x) side by side, each under its words and above its scale from 0, its own or that of all."""
+    """Draw maps (y, x) of so many inches side by side, each under its words and above its scale, by default from 0."""
     from matplotlib.figure import Figure
 
     first = next(iter(fields.values()))
-    height = min(max(PANEL_WIDTH / width_by_height(first), 1.2), 4.0)
-    width, total = len(fields) * (PANEL_WIDTH + 0.25) + 0.9, height + 1.95
+    height = min(max(wide / width_by_height(first), 1.2), 4.0)
+    label, above = broken(label, int(14 * wide)), 0.75 if title else 0.3
+    width, total = len(fields) * (wide + 0.25) + 0.9, height + 1.2 + above
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(1, len(fields), squeeze=False)
-    figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
+    figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - above / total, bottom=1.2 / total)
     lines = map_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
-        most = spread_of(*(fields.values() if is_common else [field]))[1]
-        image = draw_map(axes, field, lines, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
+        image = draw_map(axes, field, lines, scale or {"vmin": 0, "vmax": spread_of(field)[1] or 1, "cmap": SEQUENTIAL})
         axes.set_title(words)
         left, _, across, _ = axes.get_position().bounds
         place = figure.add_axes((left, 0.5 / total, across, 0.12 / total))
         bar = figure.colorbar(image, cax=place, orientation="horizontal")
         bar.set_label(label)
-        bar.ax.locator_params(axis="x", nbins=4)
+        _set_ticks(bar, 4)
     for axes in grid[0][1:]:
         axes.set(yticks=[], ylabel="")
     figure.suptitle(broken(title, int(9 * width)), y=1 - 0.05 / total)
@@ -125,6 +125,20 @@ def share_maps(
 def is_ratio(measure: xr.DataArray) -> bool:
     """Whether a measure is a quotient, by its history, rather than a difference."""
     return "RATIO" in str(measure.attrs.get("history", ""))
+
+
+def shown_measure(measure: xr.DataArray, known: Variable) -> xr.DataArray:
+    """Return a difference in the units of reports, by the variable's row; a ratio as it is; lazy."""
+    return measure if is_ratio(measure) else as_shown(as_difference(measure), known)
+
+
+def areas_of(field: xr.DataArray | xr.Dataset) -> xr.DataArray:
+    """Return the areas (y, x) of a map's cells, 0 where they are not known; all are 1 without `lat` and `lon`."""
+    if not {"lat", "lon"} <= {*field.coords}:
+        return xr.DataArray(np.ones([field.sizes[dim] for dim in horizontal_dims(field)]), dims=horizontal_dims(field))
+    horizontal = horizontal_of(field.coords.to_dataset(), "grid")
+    areas = cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape)
+    return xr.DataArray(np.nan_to_num(areas), dims=horizontal.dims)
 
 
 def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
@@ -153,7 +167,7 @@ def _shrinking(field: xr.DataArray) -> float:
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
-def draw_map(axes: Any, field: xr.DataArray, lines: Mapping[str, np.ndarray], scale: dict[str, Any]) -> Any:
+def draw_map(axes: Any, field: xr.DataArray, lines: Mapping[str, np.ndarray], scale: Mapping[str, Any]) -> Any:
     """Draw a map (y, x) with the lines of `map_lines` and return matplotlib's image; `scale` has its colours."""
     y, x = horizontal_dims(field)
     values = field.transpose(y, x).values.astype(float)
@@ -195,7 +209,7 @@ def _lines(axes: Any, pieces: np.ndarray, **style: Any) -> None:
     axes.add_artist(Line2D(*with_gaps.reshape(-1, 2).T, solid_capstyle="round", **style))
 
 
-def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
+def scale_around(measures: list[xr.DataArray]) -> dict[str, Any]:
     """A scale that both measures share: symmetric around 0, or around 1 for ratios."""
     from matplotlib.colors import LogNorm
 
@@ -209,20 +223,24 @@ def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
 
 def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lower: str) -> None:
     """Put both colour bars where the second row has no map."""
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
-
     place.set_axis_off()
     inch = 1 / (place.get_position().height * figure.get_figheight())
     for image, top, words in ((field, 0.0, upper), (measure, 0.78, lower)):
         place_of_bar = place.inset_axes((0.0, 1 - (top + 0.14) * inch, 0.85, 0.14 * inch))
         bar = figure.colorbar(image, cax=place_of_bar, orientation="horizontal")
         bar.set_label(broken(words, 38))
-        if image.norm.__class__.__name__ == "LogNorm":
-            bar.ax.xaxis.set_minor_formatter(NullFormatter())
-            bar.ax.xaxis.set_major_formatter(ScalarFormatter())
-            bar.set_ticks([float(f"{value:.2g}") for value in np.geomspace(image.norm.vmin, image.norm.vmax, 3)])
-        else:
-            bar.ax.locator_params(axis="x", nbins=5)
+        _set_ticks(bar, 5)
+
+
+def _set_ticks(bar: Any, most: int) -> None:
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+    if bar.norm.__class__.__name__ == "LogNorm":
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+        bar.ax.xaxis.set_major_formatter(ScalarFormatter())
+        bar.set_ticks([float(f"{value:.2g}") for value in np.geomspace(bar.norm.vmin, bar.norm.vmax, 3)])
+    else:
+        bar.ax.locator_params(axis="x", nbins=most)
 
 
 _STEPS_OF_A_DEGREE = 100

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.report import maps
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
+from espo_luigi.report.drawings import (
+    ADJUSTED,
+    RAW,
+    SEQUENTIAL,
+    Drawing,
+    broken,
+    drawing,
+    label,
+    labels,
+    panels_of,
+    short,
+)
 from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
-from espo_luigi.science.display import as_shown, long_name, noun
+from espo_luigi.science.display import long_name, noun
 from espo_luigi.science.quality import CELLS, COUNTED
-from espo_luigi.science.units import as_difference
-from espo_luigi.science.variables import variable as row_of
+from espo_luigi.science.variables import Variable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,10 +79,10 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
             if len(there) < 2:
                 continue
             for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
-                known = row_of(name.removeprefix(_MEAN), view.table)
+                known = maps.row_of(name, view.table)
                 raw, adjusted = (
                     # Only distances between members are shown.
-                    join([as_shown(as_difference(pair[kind][name]), known) for pair in there], REALIZATION)
+                    join([maps.shown_measure(pair[kind][name], known) for pair in there], REALIZATION)
                     for kind in (0, 1)
                 )
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
@@ -156,6 +165,8 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
     )
     columns = ["Simulation", "Before", "Share of days [%]", "Most in a cell", "After", "Repaired", "Inserted days"]
     rows = [[names[sim_id], *_changed(ds)] for sim_id, ds in counts.items()]
+    most = {sim_id: float(ds["before"].max()) for sim_id, ds in counts.items()}
+    scales = {sim_id: {"vmin": 0, "vmax": high, "cmap": SEQUENTIAL} for sim_id, high in most.items()}
     more = [Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []
     return [
         Heading("Exchanged, repaired and inserted"),
@@ -168,7 +179,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
                 f"{names[sim_id]}: days whose maximum temperature is below the minimum",
                 maps.share_maps,
                 [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
-                {"title": f"Maximum below minimum: {short(sim_id)}", "label": "Days", "is_common": True},
+                {"title": f"Maximum below minimum: {short(sim_id)}", "label": "Days", "scale": scales[sim_id]},
             )
             for sim_id in counts
             if sim_id in shown
@@ -220,13 +231,11 @@ class Treated:
     variable: str
     of_what: str
     shares: Mapping[str, xr.DataArray]
+    means: Mapping[str, float]
 
     def mean(self, flag: str) -> str:
-        """Return the mean over the cells as text, or "" if the variable has no such flag."""
-        if flag not in self.shares:
-            return ""
-        share = float(self.shares[flag].mean())
-        return "0" if share == 0 else f"{share:.3g}"
+        """Return the mean over the domain's area as text, or "" if the variable has no such flag."""
+        return f"{self.means[flag]:.3g}" if flag in self.means else ""
 
     def shown(self) -> list[str]:
         """Return the flags that are raised anywhere."""
@@ -247,31 +256,30 @@ def treated_section(view: RunView) -> list[Section]:
 
 def read_flags(view: RunView, reader: Reader) -> list[Treated]:
     """Return the shares of days and of cells with each flag."""
-    return [each for sim_id, path in view.raised.items() for each in _flagged(sim_id, path, reader)]
+    found = dict[tuple[str, str, str], tuple[dict[str, xr.DataArray], dict[str, float]]]()
+    for sim_id, path in view.raised.items():
+        counts = (path.exists() and reader.dataset(path)) or xr.Dataset()
+        areas = maps.areas_of(counts) if counts else xr.DataArray(1.0)
+        for name, days in counts.items():
+            variable, _, flag = str(name).partition(COUNTED)
+            if "days" in days.attrs:
+                key = sim_id, variable, "cells" if flag in CELLS else "days"
+                shares, means = found.setdefault(key, ({}, {}))
+                shares[flag] = 100 * days / days.attrs["days"]
+                means[flag] = float(shares[flag].weighted(areas).mean())
+    return [Treated(*key, *of) for key, of in found.items()]
 
 
-def flags_section(found: Sequence[Treated], reader: Reader) -> list[Section]:
+def flags_section(found: Sequence[Treated], reader: Reader, table: Mapping[str, Variable]) -> list[Section]:
     """Return the section about the flags of `read_flags`; none for a run without them."""
     blocks: list[Any] = [Text(_FLAGS_MEAN), Text(_MEANING)]
     for of_what in ("days", "cells"):
         chosen = [one for one in found if one.of_what == of_what]
-        blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")
+        blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}", table)
     return [Section("Flags of values and cells", [*reader.warned(), *blocks])] if found else []
 
 
-def _flagged(sim_id: str, path: Path, reader: Reader) -> Iterator[Treated]:
-    """The shares of each variable's flags, in a simulation's maps of flags."""
-    shares: dict[tuple[str, str], dict[str, xr.DataArray]] = {}
-    for name, days in ((path.exists() and reader.dataset(path)) or xr.Dataset()).items():
-        variable, _, flag = str(name).partition(COUNTED)
-        if "days" in days.attrs:
-            shares.setdefault((variable, "cells" if flag in CELLS else "days"), {})[flag] = (
-                100 * days / days.attrs["days"]
-            )
-    yield from (Treated(sim_id, *of, its) for of, its in shares.items())
-
-
-def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]:
+def _share_blocks(counted: Sequence[Treated], key: str, about: str, table: Mapping[str, Variable]) -> list[Any]:
     """A table of the shares of days or cells, and maps."""
     of_what = counted[0].of_what if counted else ""
     names = labels(of.sim_id for of in counted)
@@ -283,15 +291,15 @@ def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]
     most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
     left = len(with_any) - len(most)
     return [
-        Table(["Simulation", "Variable", *words.values()], rows, f"Share of {of_what} [%], mean over the cells"),
+        Table(["Simulation", "Variable", *words.values()], rows, f"Share of {of_what} [%], mean over the domain"),
         *([Text(f"Maps of the {maps.MOST_MAPS} with the most such {of_what}; {left} more have some.")] if left else []),
         *(
             Drawing(
                 f"{key}+{of.sim_id}+{of.variable}",
-                f"{names[of.sim_id]}: {noun(of.variable)}, {about}",
+                f"{names[of.sim_id]}: {noun(of.variable, table)}, {about}",
                 maps.share_maps,
                 [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
-                {"title": f"{names[of.sim_id]}: {noun(of.variable)}", "label": f"Share of {of_what} [%]"},
+                {"title": f"{names[of.sim_id]}: {noun(of.variable, table)}", "label": f"Share of {of_what} [%]"},
             )
             for of in with_any
             if of in most

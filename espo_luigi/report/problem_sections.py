@@ -9,7 +9,7 @@ from espo_luigi import store
 from espo_luigi.report.drawings import short
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Failed, Reader, RunView
-from espo_luigi.science.display import units_text
+from espo_luigi.science.display import counted, units_text
 
 _SHOWN = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
 _FLAG_COLUMNS = ("flag", *_SHOWN)
@@ -25,7 +25,7 @@ def health_section(view: RunView, tables: Mapping[str, list[store.Row]], reader:
     """Return the section about the health checks, of `read_checks`, and about raw files."""
     raised = sum(row["raised"] == "True" for rows in tables.values() for row in rows)
     flags, count = sum(map(len, tables.values())), f"{raised} of them" if raised else "none of them is"
-    told = f"{len(tables)} simulation(s) checked, {flags} flags in all, {count} raised."
+    told = f"{counted(len(tables), 'simulation')} checked, {flags} flags in all, {count} raised."
     blocks: list[Any] = [Text(told if tables else "No simulation has been checked."), *reader.warned()]
     if tables:
         blocks.append(_flag_table(tables))
@@ -34,8 +34,8 @@ def health_section(view: RunView, tables: Mapping[str, list[store.Row]], reader:
     raw = {name: rows_of for name, path in view.inputs.items() if (rows_of := inputs.table(path, names)) is not None}
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in raw.items() for row in of]
     columns = ["Dataset", *(name.capitalize() for name in names)]
-    found = Table(columns, rows, f"{len(rows)} problem(s) of raw files", folded=len(rows) > 20)
-    none = Text(f"No problem was found in the raw files of {len(raw)} dataset(s).")
+    found = Table(columns, rows, f"{counted(len(rows), 'problem')} of raw files", folded=len(rows) > 20)
+    none = Text(f"No problem was found in the raw files of {counted(len(raw), 'dataset')}.")
     return Section("Health checks", [*blocks, Heading("Raw files"), *inputs.warned(), found if rows else none])
 
 
@@ -47,7 +47,7 @@ def flag_sentence(row: store.Row) -> str:
         return f"{said}: raised"
     worst = f"{row['worst']} {units_text(row['units'])}"
     return (
-        f"{said}: on {_count(row)} day(s) of a cell; the worst is {worst} on {row['day']} at "
+        f"{said}: on {_count(row)} day{'s' * (_count(row) != '1')} of a cell; the worst is {worst} on {row['day']} at "
         f"{row['lat']} °N, {row['lon']} °E"
     )
 
@@ -92,6 +92,6 @@ def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
         blocks.append(Warned(f"{len(missing)} of {len(view.products)} tasks are not complete:\n{labels}{more}"))
     if failed:
         rows = [[job.label, job.words, job.log] for job in failed]
-        caption = f"{len(failed)} job(s) that failed or left no result"
+        caption = f"{counted(len(failed), 'job')} that failed or left no result"
         blocks.append(Table(["Task", "What it said", "Log"], rows, caption, folded=len(failed) > 20))
     return blocks

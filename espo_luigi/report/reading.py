@@ -25,6 +25,7 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER
 from espo_luigi.report.html import Warned
 from espo_luigi.report.job_use import Job
+from espo_luigi.science.display import counted
 from espo_luigi.science.variables import VARIABLES, Variable
 
 
@@ -138,7 +139,7 @@ class Reader:
             return []
         shown = [f"• {name}" for name in self.lacking[:10]]
         more = [f"and {len(self.lacking) - 10} more"] if len(self.lacking) > 10 else []
-        return [Warned("\n".join([f"{len(self.lacking)} product(s) are not there:", *shown, *more]))]
+        return [Warned("\n".join([f"Not there: {counted(len(self.lacking), 'product')}", *shown, *more]))]
 
     def table(self, path: Path, columns: Collection[str]) -> list[store.Row] | None:
         """Return a table's rows, or None if it is missing, unreadable, or lacks a column."""

@@ -28,10 +28,13 @@ _UNITS = {
 _IN_NAMES = {"degc": "°C", "k": "K", "pa": "Pa", "hpa": "hPa", "mm/day": "mm/d", "mm d-1": "mm/d", "m s-1": "m/s"}
 WETTER, WARMER, NEUTRAL = "BrBG", "RdBu_r", "PuOr"
 _BELOW = r"( \w+){0,3} (below|under|<)"
+_SPREAD = r"amplitude|variability|deviation|range(?! modifier)"
 # matplotlib's colour maps of differences, by standard and long names: the first row that matches counts.
 _COLOURS = (
-    (NEUTRAL, r"day of (the )?year|\bdate\b|(first|last) day|correlation|amplitude|variability|range(?! modifier)"),
+    (NEUTRAL, rf"day of (the )?year|\bdate\b|(first|last) day|correlation|{_SPREAD}"),
+    (WARMER, r"\[(K|C|degC|delta_degC|°C)\]|^air temperature "),
     ("BrBG_r", rf"^(?!.*wet day follows).*\bdry|drought|moisture code|(precip|rain|snow|humid)\w*( amount)?{_BELOW}"),
+    ("BrBG_r", r"(?<!temperature )deficit"),
     (WETTER, r"precip|rain|snow|\bwet\b|humid|moist|water cycle"),
     (WARMER, r"temperature above threshold|growing season|frost free"),
     ("RdBu", rf"frost|cold|chill|\bice\b|freez|heating|deficit|temperatures?{_BELOW}"),
@@ -48,7 +51,8 @@ def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) ->
 
 def units_text(units: Any) -> str:
     """Return CF's units as people write them: mm/d, W/m², kg m⁻² s⁻¹."""
-    divided = re.sub(r"^([^\s-]+) ([A-Za-z]+)-(?:1|(\d))$", r"\1/\2\3", str(units))
+    divided = re.sub(r"^([^\s\d-][^\s-]*) ([A-Za-z]+)-(?:1|(\d))$", r"\1/\2\3", str(units))
+    divided = re.sub(r"/day$", "/d", divided)
     raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), divided)
     return _UNITS.get(str(units), raised)
 
@@ -70,13 +74,14 @@ def noun(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
 def colours_of_differences(data: xr.DataArray) -> str:
     """Return matplotlib's colour map of differences: drier is brown, wetter green, colder blue, warmer red."""
     words = " ".join(str(data.attrs.get(name)) for name in ("standard_name", "long_name")).replace("_", " ").lower()
+    words += f" [{data.attrs.get('units')}]"
     return next((colours for colours, pattern in _COLOURS if re.search(pattern, words)), NEUTRAL)
 
 
 def in_celsius(data: xr.DataArray) -> xr.DataArray:
     """Return an indicator's temperatures in degrees Celsius, and all else, such as changes, as it is; lazy."""
-    is_value = data.attrs.get("units") == "K" and "delta_kind" not in data.attrs
-    return as_shown(data, VARIABLES["tas"]) if is_value and colours_of_differences(data) == WARMER else data
+    is_value = data.attrs.get("units") == "K" and "delta_kind" not in data.attrs and not is_difference(data)
+    return as_shown(data, VARIABLES["tas"]) if is_value and not re.search(_SPREAD, long_name(data).lower()) else data
 
 
 def months_text(letters: str) -> str:

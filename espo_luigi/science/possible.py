@@ -99,7 +99,7 @@ def _judge(
     return pair
 
 
-def counted(blocks: np.ndarray) -> tuple[int, str]:
+def totalled(blocks: np.ndarray) -> tuple[int, str]:
     """Return the number of impossible values of all blocks that `judged` has counted, and the first with its place."""
     return sum(number for number, _ in blocks.flat), next((first for _, first in blocks.flat if first), "")
 

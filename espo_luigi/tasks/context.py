@@ -164,7 +164,7 @@ class RunContext:
 
     def needed(self, name: str, whose: str = "the rule") -> Any:
         """Return a section of the configuration; raises `ParameterError` if it is absent."""
-        section = getattr(self, name, None) or getattr(self.config, name)
+        section = getattr(self.config, name)
         if section is None:
             key = RunConfig.model_fields[name].alias or name
             raise ParameterError(f"{whose} needs the section `{key}` of the configuration, which has none: add it")

@@ -97,6 +97,11 @@ class OffDiagTask(DiagnosisTask):
     section_name = "off_diag"
 
     @property
+    def section(self) -> Any:
+        """The section, or that of the whole domain; raises `ParameterError` if there is neither."""
+        return self.context.off_diag or super().section
+
+    @property
     def host(self) -> str | None:
         """The piece of the reference that contains the domain; None for the whole domain."""
         hosts: Mapping[str, str] = self.section.steps["ref"].domain

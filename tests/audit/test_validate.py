@@ -260,7 +260,8 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
     assert told.keys() == by
     for problems in told.values():
         assert any(re.search(said, problem) for problem in problems), problems
-    assert "`espo publish`" in told.get("catalogue", ["`espo publish`"])[0]
+    if "catalogue" in by:
+        assert "`espo publish`" in told["catalogue"][0]
 
 
 def split(ds: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:

@@ -85,7 +85,7 @@ def test_the_page_says_whose_figures_they_are(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(accounts.Commands, "usage", lambda self, ids, names: [ACCOUNT])
     (run,) = (one for one in make_sections(view)[0] if one.title == "Jobs")
     words = " ".join(block.text for block in run.blocks if hasattr(block, "text"))
-    assert "4 job(s) on 1 node(s)" in words
+    assert "4 jobs on 1 node" in words
     assert "1 of them by the scheduler's accounts, with the runs that failed; the other 3 as the jobs have" in words
     table = next(block for block in run.blocks if getattr(block, "caption", "").startswith("Used"))
     assert table.rows[0][4] == "2.00 of 12.0"

@@ -226,6 +226,23 @@ def test_curves_are_running_means_over_thin_years_in_the_units_of_people(view: R
     assert len([line for line in axes.lines if line.get_linewidth() == 0.5]) == len(thick)
 
 
+def test_running_means_leave_out_gaps_of_years_and_the_legend_names_years_where_there_are_too_few(
+    view: RunView,
+) -> None:
+    (one, *_) = [block for block in changes.changes_sections(view)[0][1].blocks if isinstance(block, Drawing)][::-1]
+    series, _ = one.arguments
+    year = series["ssp585"]["time"].dt.year
+    first = int(year[0])
+    with_gap = {"ssp585": series["ssp585"].isel(time=((year < first + 12) | (year > first + 17)).values)}
+    axes = changes.plumes(with_gap, None).axes[0]
+    thin, thick = ({int(x): y for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)} for line in axes.lines)
+    assert len(thin) == with_gap["ssp585"].sizes["time"]
+    assert {first + 5, first + 7} <= thick.keys() and thick.keys().isdisjoint(range(first + 8, first + 23))
+    figure = changes.plumes({"ssp585": series["ssp585"].isel(time=slice(9))}, None)
+    (handle,), (text,) = figure.legends[0].legend_handles, figure.legends[0].get_texts()
+    assert text.get_text() == "SSP5-8.5" and handle.get_linewidth() == 0.5
+
+
 def test_figures_and_sections_are_called_what_people_call_them(tmp_path: Path) -> None:
     view = write_changes_run(tmp_path, ("YS-JAN", "QS-DEC"), regions=False)
     sections, _ = changes.changes_sections(view)

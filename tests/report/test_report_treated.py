@@ -60,7 +60,7 @@ def test_shares_are_of_all_days_of_the_cells(view: RunView) -> None:
 
 
 def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView, tmp_path: Path) -> None:
-    assert flags_section([], Reader()) == []
+    assert flags_section([], Reader(), {}) == []
     made = product({"pr": {"jittered": (0, 0), "repaired": (40, 0), "signal_distorted": (400, 0)}})
     made["pr_days_signal_distorted"] = (made["pr_days_signal_distorted"] / 400).assign_attrs(days=1)
     store.write_store(made, tmp_path / "flags.zarr", MARKER)
@@ -68,9 +68,11 @@ def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView
     sections, _ = make_sections(replace(view, raised=raised))
     (section,) = (one for one in sections if one.title.startswith("Flags"))
     days, cells = (block for block in section.blocks if isinstance(block, Table))
-    assert [list(days.columns[2:]), list(days.rows[0][2:])] == [["Jittered", "Repaired"], ["0", f"{50 / 11:.3g}"]]
-    assert [list(cells.columns[2:]), list(cells.rows[0][2:])] == [["Signal distorted"], [f"{500 / 11:.3g}"]]
-    assert days.caption == "Share of days [%], mean over the cells" != cells.caption
+    low, middle, high = np.cos(np.deg2rad([45.0, 45.5, 46.0]))
+    share = 100 * (3 * low + 2 * middle) / (3 * low + 4 * middle + 4 * high)
+    assert [list(days.columns[2:]), list(days.rows[0][2:])] == [["Jittered", "Repaired"], ["0", f"{share / 10:.3g}"]]
+    assert [list(cells.columns[2:]), list(cells.rows[0][2:])] == [["Signal distorted"], [f"{share:.3g}"]]
+    assert days.caption == "Share of days [%], mean over the domain" != cells.caption
     drawn = {one.name: one for one in section.blocks if isinstance(one, Drawing)}
     fields = drawn[f"flagged-days+{SIMULATIONS[0]}+pr"].arguments[0]
     np.testing.assert_allclose(fields["Repaired"].values.ravel()[1:], [10.0] * 5 + [0.0] * 6)
@@ -87,7 +89,7 @@ def test_flags_are_ranked_with_their_shares(view: RunView, tmp_path: Path) -> No
     sections, _ = make_sections(replace(view, raised={SIMULATIONS[0]: tmp_path / "flags.zarr"}))
     (ranked,) = (one for one in sections if one.title == "By rank")
     (rows,) = (block.rows for block in ranked.blocks if isinstance(block, Table) and block.columns[0] == "Look")
-    assert [row[0].partition(", the most")[0] for row in rows if "arid" in row[0]] == ["arid: 45 % of the cells of pr"]
+    assert [row[0].partition(", the most")[0] for row in rows if "arid" in row[0]] == ["arid: 46 % of the cells of pr"]
 
 
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:

@@ -77,7 +77,7 @@ def test_what_was_made_worse_and_what_is_broken_is_in_doubt_with_the_largest_sha
     sections = make_sections(view)[0]
     assert "Calibrated and not" in [one.title for one in sections]
     (broken, share), (worse, farther) = aspects_in_doubt(read_compared(view)[0])
-    assert broken.startswith("Mean precipitation, JJA: calibrated") and "in 1 of 2 pair(s)" in broken and share == 0.2
+    assert broken.startswith("Mean precipitation, JJA: calibrated") and "in 1 of 2 pairs" in broken and share == 0.2
     assert worse.startswith("Mean length of wet spells: not calib") and "Model-B ssp585 r1i1p1f1, Mag" in worse
     assert farther == 0.25
     (ranked,) = (one for one in sections if one.title == "By rank")

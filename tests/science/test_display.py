@@ -3,6 +3,7 @@
 import pytest
 import xarray as xr
 from xclim import atmos, land
+from xclim.indicators import anuclim
 
 from espo_luigi.science import display
 from espo_luigi.science.variables import VARIABLES, names_of
@@ -12,7 +13,8 @@ from espo_luigi.science.variables import VARIABLES, names_of
     ("units", "text"),
     [
         ("degC", "°C"), ("mm d-1", "mm/d"), ("W m-2", "W/m²"), ("kg m-2 s-1", "kg m⁻² s⁻¹"), ("g kg-1", "g/kg"),
-        ("d", "days"), ("days", "days"), ("%", "%"), ("K days", "K days"), ("", "1"),
+        ("d", "days"), ("days", "days"), ("%", "%"), ("K days", "K days"), ("", "1"), ("mm/day", "mm/d"),
+        ("mm day-1", "mm/d"), ("10 m-2", "10 m⁻²"),
     ],
 )  # fmt: skip
 def test_units_are_those_that_people_write(units: str, text: str) -> None:
@@ -64,6 +66,38 @@ def test_xclims_indicators_are_brown_where_it_gets_drier_and_red_where_it_gets_w
     made = {name: getattr(atmos, name, None) or getattr(land, name) for name in indicators.split()}
     found = {name: display.colours_of_differences(xr.DataArray(0, attrs=of.cf_attrs[0])) for name, of in made.items()}
     assert found == dict.fromkeys(made, colours)
+
+
+@pytest.mark.parametrize(
+    ("colours", "units", "words"),
+    [
+        ("RdBu_r", "K", "Mean temperature of the coldest month"), ("RdBu_r", "degC", "Wind chill index"),
+        ("RdBu_r", "K", "Temperature on dry days"), ("RdBu_r", "degC", "Temperature of wet days"),
+        ("RdBu", "days", "Number of days with wind chill"), ("BrBG_r", "days", "Number of dry days"),
+        ("BrBG_r", "kPa", "Vapour pressure deficit"), ("PuOr", "K", "Standard deviation of temperature"),
+    ],
+)  # fmt: skip
+def test_temperatures_are_red_where_it_gets_warmer_whatever_days_they_are_of(
+    colours: str, units: str, words: str
+) -> None:
+    assert display.colours_of_differences(xr.DataArray(0, attrs={"long_name": words, "units": units})) == colours
+    for units_of_change in ("K", "%"):  # "Min Temperature of Coldest Period"
+        attrs = anuclim.P6_MinTempColdestPeriod.cf_attrs[0] | {"units": units_of_change}
+        assert display.colours_of_differences(xr.DataArray(0, attrs=attrs)) == "RdBu_r"
+
+
+@pytest.mark.parametrize(
+    ("shown", "attrs"),
+    [
+        (-3.15, {}), (-3.15, anuclim.P6_MinTempColdestPeriod.cf_attrs[0]),
+        (270, atmos.daily_temperature_range.cf_attrs[0]),
+        (270, {"cell_methods": "time: standard_deviation"}), (270, {"long_name": "Standard deviation"}),
+        (270, {"units_metadata": "temperature: difference"}), (270, {"delta_kind": "abs."}), (270, {"units": "K days"}),
+    ],
+)  # fmt: skip
+def test_temperatures_but_no_differences_or_ranges_are_shown_in_celsius(shown: float, attrs: dict[str, str]) -> None:
+    made = display.in_celsius(xr.DataArray(270.0, attrs={"long_name": "Coldest period", "units": "K"} | attrs))
+    assert float(made) == pytest.approx(shown)
 
 
 def test_variables_of_the_table_have_their_colours_by_their_names() -> None:

@@ -199,8 +199,9 @@ def spread(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset]) -> xr.Datas
     `cells` tells how many are taken: of `CELLS_OF_A_DOMAIN` land cells, all. Lazy; only these cells are read.
     """
     land = sum(int(grid["land"].sum()) for grid in grids)
-    every, maps = max(1, math.ceil(math.sqrt(land / CELLS_OF_A_DOMAIN))), []
     axes = {dim: np.unique(np.concatenate([one[dim].values for one in grids])) for dim in horizontal_dims(grids[0])}
+    ratio, shortest = land / CELLS_OF_A_DOMAIN, min(axis.size for axis in axes.values())
+    every, maps = max(1, math.ceil(max(math.sqrt(ratio), ratio / shortest))), []
     taken = {dim: axis[min(every, axis.size) // 2 :: every] for dim, axis in axes.items()}
     for ds, grid in zip(parts, grids, strict=True):
         part = grid.sel({dim: axis[np.isin(axis, grid[dim].values)] for dim, axis in taken.items()})

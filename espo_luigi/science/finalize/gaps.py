@@ -25,7 +25,7 @@ from espo_luigi.science.attributes import (
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import DAYS_OF_A_GAP, INPUT_PROBLEMS, expected
-from espo_luigi.science.possible import counted, judged, limits_in, over_blocks
+from espo_luigi.science.possible import judged, limits_in, over_blocks, totalled
 from espo_luigi.science.quality import is_flags
 from espo_luigi.science.stack import INCOMPLETE_CELLS
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
@@ -147,7 +147,7 @@ def with_possible_values(
     number = known
     counts = dask.compute(*(count_impossible(da, ds, land, limits[name]) for name, da in variables.items()))
     for name, blocks in zip(variables, counts, strict=True):
-        of_variable, first = counted(blocks)
+        of_variable, first = totalled(blocks)
         number += of_variable
         if first:
             logger.warning(

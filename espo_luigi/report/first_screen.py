@@ -48,8 +48,9 @@ class Doubt:
 def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
     """Return `words`, `units` and mean absolute biases, `raw` and `adjusted`, by property; of ratios, distances from 1.
 
-    They are means over areas, domains and simulations. `farther` tells whether the adjusted bias is the larger by 5 %
-    of the raw and by 1 % of the reference's standard deviation over the cells (of a ratio, by 0.01). Computes.
+    They are means over areas, domains and simulations. `farther` is the share of pairs of simulation and domain whose
+    adjusted bias is the larger by 5 % of the raw and by 1 % of the reference's standard deviation over the cells (of a
+    ratio, by 0.01). Computes.
     """
     rows = []
     for of in view.diagnosed:
@@ -60,12 +61,11 @@ def biases_of(view: RunView, reader: Reader) -> pd.DataFrame:
             both = [maps.shown_measure(ds[name], known) for ds in (raw, adjusted)]
             spread = float(maps.shown_measure(reference[name], known).std()) if name in reference else np.nan
             words = re.sub(" (absolute |relative )?(bias|ratio)$", "", long_name(both[0]))
-            biases = (float(abs(field - none).weighted(areas).mean()) for field in both)
-            rows.append((name, words, units_text(both[0].attrs.get("units", "")), none or spread, *biases))
-    columns = {"words": "first", "units": "first", "spread": "mean", "raw": "mean", "adjusted": "mean"}
+            before, after = (float(abs(field - none).weighted(areas).mean()) for field in both)
+            is_farther = after - before > np.nanmax([_TOLERANCE * before, _OF_SPREAD * (none or spread)])
+            rows.append((name, words, units_text(both[0].attrs.get("units", "")), before, after, is_farther))
+    columns = {"words": "first", "units": "first", "raw": "mean", "adjusted": "mean", "farther": "mean"}
     means = pd.DataFrame(rows, columns=["name", *columns]).groupby("name", sort=False).agg(columns)
-    least = np.maximum(_TOLERANCE * means.raw, _OF_SPREAD * means.spread.fillna(0))
-    means = means.assign(farther=means.adjusted - means.raw > least)
     return means.loc[[name for name in dict.fromkeys((*PUBLISHED, *means.index)) if name in means.index]]
 
 
@@ -84,9 +84,10 @@ def doubts_of(
         found.append(Doubt("look", f"{unchecked} of {len(view.simulations)} simulations are not checked"))
     if biases.empty:
         found.append(Doubt("look", "no property was compared with the reference"))
-    farther = biases.words[biases.farther]
-    rank: Rank = "do_not_use" if len(farther) > len(biases) / 2 else "look"
-    found += [Doubt(rank, f"{words}: farther from the reference than raw") for words in farther]
+    rank: Rank = "do_not_use" if (biases.farther > 0.5).sum() > len(biases) / 2 else "look"
+    for words, share in zip(*(biases[column][biases.farther > 0] for column in ("words", "farther")), strict=True):
+        of_pairs = f"{100 * share:.0f} % of the pairs of simulation and domain"
+        found.append(Doubt(rank, f"{words}: farther from the reference than raw in {of_pairs}"))
     names = labels([*checks, *(one.sim_id for one in flagged)])
     raised = [(names[sim_id], row) for sim_id, rows in checks.items() for row in rows if row["raised"] == "True"]
     found += [Doubt(FLAGS.get(row["flag"], Flag("")).rank, f"{name}: {flag_sentence(row)}") for name, row in raised]
@@ -114,14 +115,15 @@ def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing
     level, told = (doubts[0].level if doubts else 0), [one.text for one in doubts if one.level]
     worst = [one.text for one in doubts if one.level == level] if level else []
     much = f"over {100 * MUCH:.0f} % of the days or cells"
-    good = f"all is made, checked and compared, and no flag to look at is on {much}"
+    unflagged = "" if view.raised else "; no flags of days and cells are made"
+    good = f"all is made, checked and compared{unflagged or f', and no flag to look at is on {much}'}"
     simulations = counted(len(view.simulations), "simulation")
     sentences = [
         f"this run adjusts {enumerated(names) or 'nothing'} of {simulations}, {view.years}",
         f"the method is {view.method}, the reference {view.reference} of {'-'.join(map(str, view.period))}",
         _better(biases),
         change[0],
-        f"not to trust: {_first(told, '; ') or f'nothing on {much}'}",
+        f"not to trust: {_first(told, '; ') or f'nothing on {much}'}{unflagged}",
     ]
     verdict = Verdict(VERDICTS[RANKS[2 - level]], level, _sentence(_first(worst, "; ", 1) or good))
     return Section("", [*(change[1] or _map_of_bias(view)), verdict, *map(Text, map(_sentence, sentences))])
@@ -139,12 +141,12 @@ def _better(biases: pd.DataFrame) -> str:
     if biases.empty:
         return "whether it is better than raw is not known: no property was compared with the reference"
     one, kept = biases.iloc[0], (biases.adjusted / biases.raw)[biases.raw > 0].median()
-    farther = _first([*biases.words[biases.farther]]) or "none"
+    farther = _first([*biases.words[biases.farther > 0]]) or "none"
     median = f"the median keeps {100 * kept:.0f} % of its raw bias" if np.isfinite(kept) else "none has a raw bias"
     numbers = f"{number_text(one.raw, '.2g')} to {number_text(one.adjusted, '.2g')} {one.units}".rstrip()
     return (
         f"the mean absolute bias of {one.words[:1].lower()}{one.words[1:]} went from {numbers}; of "
-        f"{len(biases)} properties, {median}; farther than raw: {farther}"
+        f"{len(biases)} properties, {median}; farther than raw, in any simulation and domain: {farther}"
     )
 
 
@@ -173,7 +175,9 @@ def _told(words: str, change: Drawing) -> tuple[str, list[Drawing]]:
     when, part, row = list(changes.points(ds))[-1]
     row, count = row[[*names]].load(), int(row[f"{names[0].rpartition('_')[0]}_members"].max())
     low, middle, high = (number_text(float(of.squeeze())) for of in changes.domain_means(row)[[*names]].values())
-    several = f"{low} to {high}" if count < change.options["fewest"] else f"{middle} ({low} to {high})"
+    first, last = (int(name.rpartition("_p")[2]) for name in names[::2])
+    between = f"{middle} ({low} to {high}, {first}th to {last}th percentile)"
+    several = f"{low} to {high}" if count < change.options["fewest"] else between
     field, where = row[names[1]], f"{experiment_text(change.name.split('+')[-1])}, {when} {part}".strip()
     units = "times" if field.attrs.get("delta_kind") == "rel." else units_text(field.attrs.get("units", ""))
     told = f"{words} changes by {middle if count == 1 else several} {units} ({where}; {counted(count, 'simulation')})"

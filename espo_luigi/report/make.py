@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import xarray as xr
@@ -82,7 +83,10 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
     title = f"Report of a production: {counted(len(view.simulations), 'simulation')}, adjusted to {view.reference}"
-    made = f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    first = next((path for paths in view.archives.values() for path in paths if path.exists()), None)
+    attrs = ((first and Reader().dataset(first, load=False)) or xr.Dataset()).attrs
+    notes = shorten(str(attrs.get("Notes", "")), 240, placeholder=" …")
+    made = f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. {notes}".strip()
     page = page_text(render_page(title, made, parts, PARTS), marker)
     texts = dict(zip(others, (table_text(*improvement_rows(shares)), page), strict=True))
     # The former ones, too: this process may be killed before it has replaced them.

@@ -58,7 +58,10 @@ def test_a_run_without_doubts_is_ready_and_its_sentences_have_its_numbers(good: 
     assert "of 2 simulations" in said[0] and "1951-2100" in said[0] and "precipitation" in said[0]
     assert "uantile mapping" in said[1] and "ERA5-Land of 1991-2010" in said[1]
     # Biases are 1 and 3 K before, 0.1 K after; those of precipitation go down as much.
-    assert "from 2 to 0.1 K; of 2 properties, the median keeps 5 %" in said[2] and "farther than raw: none" in said[2]
+    assert (
+        "from 2 to 0.1 K; of 2 properties, the median keeps 5 %" in said[2]
+        and "farther than raw, in any simulation and domain: none" in said[2]
+    )
     assert list(drawn.arguments[0]) == ["Raw", "Adjusted"]
     assert with_pictures([Section("", [drawn])])[0].pictures[0].name == "first-map"
 

@@ -54,7 +54,7 @@ def write_table(
     for at, content in ((marker_beside(path), mark), (path, text)):
         with written_aside(at) as partial:
             write_new(partial, content, durable=True)
-            # Else this table, or that of the other process, could become one that no marker has.
+            # Otherwise a table could be left whose SHA-256 is in no marker.
             noted = digests_of(path)
             if sums[""] not in noted if at == path else noted != known:
                 raise StoreError(f"{path} was not written: another process writes it. Run the task again")

@@ -19,7 +19,7 @@ from espo_luigi.files import open_regular, parse_json, read_object
 from espo_luigi.publication import origin, release
 from espo_luigi.replacing import MANIFEST_NAME, by_content, digest_of_ours
 from espo_luigi.store.inventory import check_dense, digest_of
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, marked, marker_beside
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, digests_of, marked, marker_beside
 from espo_luigi.store.table import checksum_pairs
 from espo_luigi.tasks.ensembles import maker_of
 
@@ -48,8 +48,9 @@ def told(path: Path, problems: Iterator[str]) -> Iterator[str]:
 
 
 def has_table(path: Path) -> bool:
-    """Return whether a table lies beside a NetCDF file, whose task made both."""
-    return not is_zarr(path.name) and marker_beside(path.with_suffix(".csv")).exists()
+    """Return whether the marker of a table beside a NetCDF file has its SHA-256: one task made both."""
+    sums = (read_object(marker_beside(path.with_suffix(".csv"))) or {}).get("sha256")
+    return isinstance(sums, dict) and path.name in sums
 
 
 def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> Iterator[str]:
@@ -95,16 +96,19 @@ def _store(path: Path, is_read: bool) -> Iterator[str]:
 
 
 def _table(beside: Path) -> Iterator[str]:
-    """A table, and the NetCDF file that its task made; without a task, it is not complete."""
-    said = read_object(beside) or {}
-    for name, listed in said["sha256"].items() if "task" in said else ():
-        path = beside.with_name(name or beside.name.removesuffix(f".{MARKER_NAME}"))
+    """Yield how a table, and the NetCDF file that its task made, differ from their marker."""
+    table, said = beside.with_name(beside.name.removesuffix(f".{MARKER_NAME}")), read_object(beside) or {}
+    if not digests_of(table):
+        yield f"{beside} is empty or damaged; expected the marker of {table.name}, with its SHA-256"
+        return
+    for name, listed in said["sha256"].items():
+        path = beside.with_name(name) if name else table
         if not path.exists():
             yield f"{path} is gone, and {beside.name} is there"
         elif (found := digest_of(path)) != listed:
             yield f"{path} has the SHA-256 {found}; {beside.name} has {listed}"
-        elif name and (maker := maker_of(path)) != said["id"]:
-            yield f"{path} was made with the marker {maker}; the table beside it has {said['id']}"
+        elif name and (maker := maker_of(path)) != (own := said.get("id")):
+            yield f"{path} was made with the marker {maker}; the table beside it has {own}"
 
 
 def strays(folder: Path, examined: Collection[str]) -> Iterator[str]:

@@ -113,9 +113,9 @@ def to_cf_axes(ds: xr.Dataset) -> xr.Dataset:
     if HORIZON in ds.dims:
         ds = _as_climatology(ds, [HORIZON, *(dim for dim in _PARTS if dim in ds.dims)])
     if MEMBER in ds.dims:
-        told = {"standard_name": MEMBER, "units": "1", "long_name": "place in the attribute ensemble_members"}
+        attrs = {"standard_name": MEMBER, "units": "1", "long_name": "place in the attribute ensemble_members"}
         numbers = np.arange(1, ds.sizes[MEMBER] + 1, dtype=np.int32)
-        ds = ds.assign_coords({MEMBER: (MEMBER, numbers, told | (_VERTICAL if "time" in ds.dims else {}))})
+        ds = ds.assign_coords({MEMBER: (MEMBER, numbers, attrs | (_VERTICAL if "time" in ds.dims else {}))})
     if _REGION in ds.dims:
         named = (_REGION, ds[_REGION].values, {"long_name": "name of the region"})
         ds = ds.drop_vars(_REGION).assign_coords({_NAMES: named}).reset_coords(_COVERAGE)
@@ -125,8 +125,9 @@ def to_cf_axes(ds: xr.Dataset) -> xr.Dataset:
     for dim in sorted(texts, key=_PARTS.__contains__):
         made = dict(ds.drop_dims(dim).data_vars)
         for name, data in ds.data_vars.items() if dim in ds.dims else ():
-            for one in map(str, ds[dim].values) if dim in data.dims else ():
-                made[re.sub(r"\W", "_", f"{name}_{one}")] = data.sel({dim: one}, drop=True).assign_attrs({dim: one})
+            for label in map(str, ds[dim].values) if dim in data.dims else ():
+                part = data.sel({dim: label}, drop=True).assign_attrs({dim: label})
+                made[re.sub(r"\W", "_", f"{name}_{label}")] = part
         ds = xr.Dataset(made, ds.coords, ds.attrs).drop_vars(dim)
     return ds
 
@@ -139,7 +140,7 @@ def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
     starts = [(2 * INITIALS).index(name) if several == 3 else NAMES.index(name) for name in names]
     # A season belongs to the year of its January.
     starts = [start - 12 * (several == 3 and start > 9) for start in starts]
-    years = np.array([str(one).split("-") for one in ds[HORIZON].values], int)
+    years = np.array([str(horizon).split("-") for horizon in ds[HORIZON].values], int)
 
     def months(year: np.ndarray) -> np.ndarray:
         return (12 * (year[:, None] - 1970) + starts).ravel().astype("datetime64[M]")
@@ -148,10 +149,10 @@ def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
     if (np.diff(middle).astype(int) <= 0).any():
         return ds
     bounds = np.stack([months(years[:, 0]), months(years[:, 1]) + several], axis=1).astype("datetime64[ns]")
-    told = {dim: " ".join(map(str, ds[dim].values)) for dim in dims}
+    attrs = {dim: " ".join(map(str, ds[dim].values)) for dim in dims}
     made = ds.stack(time=dims, create_index=False).drop_vars(dims)
     return made.assign_coords(
-        {"time": ("time", middle.astype("datetime64[ns]"), told), CLIMATOLOGY: (("time", BOUNDS), bounds)}
+        {"time": ("time", middle.astype("datetime64[ns]"), attrs), CLIMATOLOGY: (("time", BOUNDS), bounds)}
     )
 
 
@@ -444,17 +445,12 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
             ends[:, 1], _ = _days(xr.DataArray(following, dims="time"), layout.time_units)
         if BOUNDS not in ds.dims:
             file.createDimension(BOUNDS, 2)
+        attrs = {"standard_name": "time", "long_name": "time", "axis": "T"}
+        attrs |= {"units_metadata": "leap_seconds: none"} if calendar == "standard" else {}
+        attrs |= {name: value for name, value in ds["time"].attrs.items() if name not in _BOUNDS_OF}
         # The bounds have no units of their own: CF 7.1 gives them those of time.
-        named = {
-            "standard_name": "time",
-            "long_name": "time",
-            "axis": "T",
-            bounds: _BOUNDS_OF[bounds],
-            **ds["time"].attrs,
-        }
-        leaps = {"units_metadata": "leap_seconds: none"} if calendar == "standard" else {}
-        described = {"units": layout.time_units, "calendar": calendar, **leaps, **named}
-        _write_small(file, "time", xr.Variable(("time",), at, described))
+        attrs |= {"units": layout.time_units, "calendar": calendar, bounds: _BOUNDS_OF[bounds]}
+        _write_small(file, "time", xr.Variable(("time",), at, attrs))
         _write_small(file, _BOUNDS_OF[bounds], xr.Variable(("time", BOUNDS), ends))
     for name, coordinate in ds.coords.items():
         if name not in ("time", CLIMATOLOGY):
@@ -471,7 +467,7 @@ def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> Non
     """Write a variable in a single chunk, without a fill value; texts as letters, which both data models have."""
     values, dims = np.asarray(variable.values), tuple(map(str, variable.dims))
     if is_text := values.dtype.kind in "OU":
-        values = netCDF4.stringtochar(np.char.encode(values.astype(str), "utf-8"))
+        values = np.char.encode(values.astype(str), "utf-8")[..., None].view("S1")
         dims = (*dims, f"{name}_letters")
         file.createDimension(dims[-1], values.shape[-1])
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}

@@ -14,10 +14,11 @@ from typing import Any
 from espo_luigi.errors import StoreError, as_cell
 from espo_luigi.files import read_text, write_new
 from espo_luigi.redaction import without_secrets
-from espo_luigi.replacing import check_ours
+from espo_luigi.replacing import by_digest, check_ours, why_not
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import digest_of
 from espo_luigi.store.marker import (
+    OF_EARLIER_VERSION,
     PAGE_END,
     PAGE_MARK,
     REMAKE,
@@ -39,18 +40,24 @@ def write_table(
 ) -> None:
     """Write a table and publish it atomically; a table without a marker can be read, but is not complete.
 
-    The marker beside it has the SHA-256 of the table ("") and of files `beside`, by name. It is written last. Until
-    then, a note in its place has the SHA-256 that the table may have: it is ours, whenever the process ends.
-    Raises `StoreError` if the disk refuses, or the path has what is no table of ours.
+    The marker beside it has the SHA-256 of the table ("") and of files `beside`, by name. It is written first, and also
+    has the SHA-256 that the table may have until it is replaced: the table is ours whenever the process ends.
+    Raises `StoreError` if the disk refuses, something else is at the path, or another process writes the table.
     """
     text = table_text(columns, rows)
     sums = {"": hashlib.sha256(text.encode()).hexdigest(), **{file.name: digest_of(file) for file in beside}}
     with disk_errors(path, "write"):
         check_ours(path, marked(path))
-    note, mark = render({"sha256": sums, "former": digests_of(path)}), render(_with_sums(marker, sums))
-    for at, content in ((marker_beside(path), note), (path, text), (marker_beside(path), mark)):
+    known = digests_of(path)
+    former = known if why_not(path, by_digest(known[:1])) else known[:1]
+    mark = render(_with_sums(marker, sums) | {"former": former})
+    for at, content in ((marker_beside(path), mark), (path, text)):
         with written_aside(at) as partial:
             write_new(partial, content, durable=True)
+            # Otherwise a table could be left whose SHA-256 is in no marker.
+            noted = digests_of(path)
+            if sums[""] not in noted if at == path else noted != known:
+                raise StoreError(f"{path} was not written: another process writes it. Run the task again")
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
@@ -68,10 +75,13 @@ def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
     Raises
     ------
     StoreError
-        If the file is missing, cannot be read, or lacks a cell or one of `columns`.
+        If the file is missing, cannot be read, is of an earlier version, or lacks a cell or one of `columns`.
     """
+    text = _text(path, "table")
+    if text.rstrip("\n").rpartition("\n")[2].startswith(f"{SUMS_MARK}{{"):
+        raise StoreError(f"{path}: {OF_EARLIER_VERSION}; {REMAKE}")
     # Only these ends of lines: a message may hold other characters that Python takes for ends.
-    reader = csv.DictReader(io.StringIO(_text(path, "table"), newline="\n"), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline="\n"), strict=True)
     try:
         rows: list[Row] = list(reader)
     except csv.Error as error:

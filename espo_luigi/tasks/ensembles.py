@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -28,7 +27,7 @@ from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.geometry.cells import cut_to_outline, extent, horizontal_dims, outline
 from espo_luigi.science.geometry.cutting import spread_over, subset_box
 from espo_luigi.science.netcdf import text_attribute
-from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, by_year, least_years
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, by_year, least_years
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES, on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 from espo_luigi.tasks import partition
@@ -309,12 +308,11 @@ class Regions(EnsembleTask):
         )
         marker = self.marker()
         whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(provenance(marker))
-        told, variables = {_MARKER: marker.id}, self.context.config.table
-        described = netcdf.statistics_file(whole, self._netcdf.stem, variables, told)
+        table, attrs = self.context.config.table, {_MARKER: marker.id}
+        described = netcdf.statistics_file(whole, self._netcdf.stem, table, attrs)
         netcdf.write_netcdf(described, self._netcdf, netcdf.Layout({}), _why_not_ours)
-        rows = _long_table(whole, [str(name) for name in together], self.experiment)
-        first = next(rows)
-        store.write_table([*first], chain([first], rows), self.out_table().path, marker, beside=[self._netcdf])
+        columns, rows = _long_table(whole, [str(name) for name in together], self.experiment)
+        store.write_table(columns, rows, self.out_table().path, marker, beside=[self._netcdf])
 
     def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
         if self.product not in _CHANGES:
@@ -330,30 +328,30 @@ def _pooled(run: RunContext, ds: xr.Dataset, base: xr.Dataset) -> list[xr.Datase
     return [region_means(one.where(everywhere), regions(run)) for one in (ds, base)]
 
 
-def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> Iterator[store.Row]:
-    """A row for each value, of the statistics over simulations, or of a simulation, whose variables are the `bases`."""
-    along = next(dim for dim in (HORIZON, LEVEL, "time") if dim in ds.dims)
-    freq = ds.attrs.get("cat:xrfreq", "")
-    for name, data in ds.data_vars.items():
-        base = max((one for one in bases if f"{name}_".startswith(f"{one}_")), key=len)
+def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> tuple[list[str], Iterator[store.Row]]:
+    """Columns, and a row for each value: of a simulation, whose variables are the `bases`, or of their statistics."""
+    along = next((dim for dim in (HORIZON, LEVEL) if dim in ds.dims), "time")
+    columns = ["region", "indicator", "long_name", "unit", "experiment", along, "season", "statistic", "value"]
+    seasons = {"M": NAMES, "Q": [(2 * INITIALS)[at : at + 3] for at in range(12)]}
+    of_months = seasons.get(ds.attrs.get("cat:xrfreq", "")[:1], ["annual"] * 12)
+
+    def rows_of(name: str, data: xr.DataArray) -> list[Any]:
+        base = max((base for base in bases if f"{name}_".startswith(f"{base}_")), key=len)
         # Categories in memory have a number for no category.
         values = data.astype(float).where(data != data.attrs.get("_FillValue", np.nan))
-        for row in values.to_dataframe(name="value").reset_index().to_dict("records"):
-            when, season = row[along], row.get("season") or row.get("month") or "annual"
-            if along == "time" and freq[:1] in ("Q", "M"):
-                season = NAMES[when.month - 1] if freq[0] == "M" else (2 * INITIALS)[when.month - 1 :][:3]
-            kinds = str(name)[len(base) + 1 :], row.get("uncertainty"), row.get("realization")
-            yield {
-                "region": str(row["region"]),
-                "indicator": base.partition("_clim_")[0],
-                "long_name": str(ds[base].attrs.get("long_name", "")),
-                "unit": str(data.attrs.get("units", "")),
-                "experiment": experiment,
-                along: f"{when:%Y-%m-%d}" if along == "time" else str(when),
-                "season": season,
-                "statistic": "_".join(filter(None, kinds)),
-                "value": "" if np.isnan(row["value"]) else f"{row['value']:.4g}",
-            }
+        frame = values.to_dataframe(name="value").reset_index()
+        labels = frame[[dim for dim in ("uncertainty", MEMBER) if dim in frame]].to_numpy()
+        frame["season"] = frame.get("season", frame.get("month", "annual"))
+        if along == "time":
+            frame["season"] = [of_months[when.month - 1] for when in frame["time"]]
+            frame["time"] = frame["time"].map("{:%Y-%m-%d}".format)
+        frame["statistic"] = ["_".join(filter(None, (name[len(base) + 1 :], *row))) for row in labels]
+        frame["value"] = ["" if np.isnan(value) else f"{value:.4g}" for value in frame["value"]]
+        frame["indicator"], frame["long_name"] = base.partition("_clim_")[0], ds[base].attrs.get("long_name", "")
+        frame["unit"], frame["experiment"] = data.attrs.get("units", ""), experiment
+        return frame[columns].astype(str).to_dict("records")
+
+    return columns, (row for name, data in ds.data_vars.items() for row in rows_of(str(name), data))
 
 
 def maker_of(file: Path | BinaryIO) -> str | None:

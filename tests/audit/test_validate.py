@@ -632,3 +632,24 @@ def test_a_table_of_regions_without_its_file_is_told(final: Path) -> None:
     netcdf.unlink()
     store.write_table(["problem"], [], final / "input.csv", store.Marker("InputCheck"))
     assert failed(final) == {"checksums": [f"{netcdf} is gone, and {netcdf.stem}.csv.espo.json is there"]}
+
+
+@pytest.mark.parametrize("half", ["", "{", "{}", '{"sha256": {"other.nc": ""}}', '{"sha256": {"": "0", "t.nc": "0"}}'])
+def test_a_table_without_a_whole_marker_and_the_file_beside_it_are_told(final: Path, half: str) -> None:
+    (final / "t.nc").write_bytes(b"")
+    store.write_table(["region"], [], final / "t.csv", store.Marker("Regions"), [final / "t.nc"])
+    (final / "t.csv.espo.json").write_text(half)
+    assert integrity.has_table(final / "t.nc") == ("t.nc" in half and "other" not in half)
+    problems = list(integrity.checksums(final, [final / "t.nc"], ()))
+    assert any(path in problem for problem in problems for path in ("t.csv ", "t.csv.espo.json is empty or damaged"))
+    assert any("t.nc has the SHA-256" in problem for problem in problems)
+
+
+def test_a_table_whose_writing_was_cut_short_is_told(final: Path) -> None:
+    for marker in (store.Marker("InputCheck"), None):
+        store.write_table(["problem"], [], final / "input.csv", marker)
+        assert failed(final) == {}, "without a task, the input was refused"
+        (final / "input.csv").write_text("problem\nunits\n")
+        (problem,) = failed(final)["checksums"]
+        assert problem.startswith(f"{final / 'input.csv'} has the SHA-256 ")
+        (final / "input.csv").write_text("problem\n")

@@ -14,6 +14,7 @@ from checked_netcdf import problems_of
 from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
 from espo_luigi.science.outcomes.ensemble import MEMBER
 from espo_luigi.science.outcomes.regions import region_means
+from espo_luigi.tasks.ensembles import _long_table
 
 NAME = "tx_mean_clim_mean_delta_1991_2010"
 CASES = [
@@ -164,3 +165,35 @@ def test_r_reads_names_and_values_of_regions(tmp_path: Path) -> None:
     found = np.array([np.nan if word == "NA" else float(word) for word in values.split()], "f4")
     expected = ds[f"{NAME}_p50"].transpose("horizon", "season", "region").values.ravel()
     np.testing.assert_array_equal(found, expected.astype("f4"))
+
+
+def test_names_of_regions_may_have_any_letters(tmp_path: Path) -> None:
+    names = ["Montr\u00e9al", "\u6771\u4eac"]
+    ds = statistics("YS-JUL", "delta", "regions").assign_coords(region=names)
+    path = write(ds, tmp_path / "r.nc")
+    with xr.open_dataset(path) as file:
+        assert from_cf_axes(file.load())["region"].values.tolist() == names
+    if shutil.which("ncdump"):
+        said = subprocess.run(["ncdump", "-v", "region_name", path], capture_output=True, text=True, check=True).stdout
+        assert r'"Montr\303\251al"' in said, "ncdump shows the bytes of UTF-8"
+
+
+def test_attributes_of_the_source_s_times_do_not_replace_those_of_the_file_s(tmp_path: Path) -> None:
+    ds = statistics("YS-JUL", "indicators", "grid")
+    ds["time"].attrs = {"bounds": "b", "climatology": "c", "calendar": "d", "units": "e", "long_name": "year"}
+    with xr.open_dataset(write(ds, tmp_path / "t.nc"), decode_times=False) as file:
+        assert file["time"].attrs["bounds"] == "time_bnds" in file and "climatology" not in file["time"].attrs
+        assert file["time"].attrs["units"] == "days since 1950-01-01" and file["time"].attrs["long_name"] == "year"
+        assert file["time"].attrs["calendar"] == "standard"
+
+
+def test_categories_alone_have_no_means_over_regions(tmp_path: Path) -> None:
+    """Their table has its header."""
+    of = {label: yearly(1, 0.05).isel(time=slice(3)) for label in "ab"}
+    for ds in of.values():
+        for data in ds.values():
+            data.attrs |= {"flag_values": "1, 2", "flag_meanings": "dry wet"}
+    joined, made = together({label: region_means(ds, REGIONS) for label, ds in of.items()}, None, {})
+    write(made.merge(joined, compat="override"), tmp_path / "r.nc")
+    columns, rows = _long_table(joined, [], "ssp585")
+    assert list(rows) == [] and {"region", "indicator", "value"} < {*columns}

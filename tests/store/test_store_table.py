@@ -6,7 +6,10 @@ import csv
 import json
 import shutil
 import subprocess
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.export.folder import is_whole
 from espo_luigi.store import table
 from espo_luigi.store.inventory import check_inventory, has_fingerprint, size_bytes
+from espo_luigi.store.publish import check_replaceable
 from espo_luigi.store.table import read_checksums, read_table, write_checksums, write_table
 
 needs_r = pytest.mark.skipif(shutil.which("Rscript") is None, reason="install r-base-core, which has Rscript")
@@ -57,12 +61,12 @@ def test_r_reads_a_table(tmp_path: Path) -> None:
     assert said == '-1.234e-05||Gasp\u00e9, "north"|# of none'
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("marker", [MARKER, None])
 def test_a_table_whose_publication_is_cut_short_is_not_complete_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, marker: store.Marker | None
 ) -> None:
-    """After the note, after the table, and before the marker; the table is whole, and former or new."""
+    """Before the marker, before the table, and not at all; the table is whole, and former or new."""
     path, later = tmp_path / "t.csv", store.Marker("InputCheck", {"sim_id": "OTHER"})
     store.write_table(["a"], [{"a": "1"}], path, marker)
     begun, aside = iter(range(1, 9)), table.written_aside
@@ -75,10 +79,73 @@ def test_a_table_whose_publication_is_cut_short_is_not_complete_and_made_again(
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(table, "written_aside", cut_short)
         store.write_table(["a"], [{"a": "2"}], path, later)
-    assert store.read_marker(path) == (later if stage == 3 else None)
-    assert store.read_table(path) == [{"a": "1" if stage == 1 else "2"}]
-    store.write_table(["a"], [{"a": "3"}], path, later)
-    assert store.read_marker(path) == later and store.read_table(path) == [{"a": "3"}]
+    assert store.read_marker(path) == (marker, None, later)[stage]
+    assert store.read_table(path) == [{"a": "2" if stage == 2 else "1"}]
+    for text in "345":
+        store.write_table(["a"], [{"a": text}], path, later)
+        assert store.read_marker(path) == later and store.read_table(path) == [{"a": text}]
+    assert len(json.loads(path.with_name("t.csv.espo.json").read_text())["former"]) == 1
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("order", sorted({*permutations("AAABBB")}), ids="".join)
+def test_two_processes_that_write_a_table_at_once_leave_one_that_can_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[str], is_there: bool
+) -> None:
+    """In all orders of the steps: look at the table that is there, marker, table."""
+    path, turns, ended = tmp_path / "t.csv", {name: threading.Semaphore(0) for name in "AB"}, threading.Semaphore(0)
+    for text in "x" * is_there:
+        store.write_table(["a"], [{"a": text}], path, MARKER)
+    aside, refused = table.written_aside, list[str]()
+
+    def in_turn(place: Path) -> object:
+        ended.release()
+        turns[threading.current_thread().name].acquire()
+        return aside(place)
+
+    def write() -> None:
+        name = threading.current_thread().name
+        turns[name].acquire()
+        try:
+            store.write_table(["a"], [{"a": name}], path, store.Marker(name))
+        except StoreError:
+            refused.append(name)
+        ended.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "written_aside", in_turn)
+        threads = [threading.Thread(target=write, name=name) for name in "AB"]
+        for thread in threads:
+            thread.start()
+        for name in order:
+            if name not in refused:
+                turns[name].release()
+                assert ended.acquire(timeout=10)
+        for thread in threads:
+            thread.join()
+    marker = store.read_marker(path)
+    assert len(refused) < 2
+    assert marker is None or store.read_table(path) == [{"a": marker.task}]
+    store.write_table(["a"], [{"a": "3"}], path, MARKER)
+    assert store.read_marker(path) == MARKER and store.read_table(path) == [{"a": "3"}]
+
+
+@pytest.mark.parametrize("columns", ["problem,file", "problem"])
+def test_a_table_of_an_earlier_version_is_told(tmp_path: Path, columns: str) -> None:
+    """Its marker is the last line."""
+    path = tmp_path / "t.csv"
+    path.write_text(f'{columns}\n# espo.json: {{"task": "InputCheck"}}\n')
+    for refused in (
+        store.read_table,
+        store.remove,
+        lambda path: store.write_table(["problem"], [], path, MARKER),
+        check_replaceable,
+    ):
+        with pytest.raises(StoreError, match=r"an earlier version of espo_luigi wrote it.* delete it"):
+            refused(path)
+    path.unlink()
+    store.write_table(["problem"], [], path, MARKER)
+    assert store.is_complete(path)
 
 
 @pytest.mark.parametrize("bytes_", [b"a\n2\n", b"a\n1", b""])

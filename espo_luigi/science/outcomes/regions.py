@@ -106,7 +106,9 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
         rows, columns = (np.flatnonzero((share > 0).any(other)) for dim, other in ((y, x), (x, y)))
         box = {y: slice(rows[0], rows[-1] + 1), x: slice(columns[0], columns[-1] + 1)}
         within = share.isel(box)
-        means.append(means_of(on_grid.isel(box), lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
+        # Without a variable, there are no rows and columns.
+        cut = on_grid and on_grid.isel(box)
+        means.append(cut and means_of(cut, lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
         coverage.append(float(share.sum()))
         centres.append(share.values.ravel() @ horizontal.grid.unit_vectors().reshape(-1, 3))
     out: xr.Dataset = join(means, xr.DataArray(list(regions), dims="region", name="region"))

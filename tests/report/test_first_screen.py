@@ -144,7 +144,9 @@ def test_the_change_is_a_temperatures_in_the_last_experiment_with_as_much_as_its
     ends = ("p10", "p50", "p90") if fewest == 1 else ("min", "max")
     numbers = [f"{float(ds[f'{base}_{end}'].weighted(weights).mean()):.3g}" for end in ends]
     middle = f"{numbers[0]} to {numbers[-1]}"
-    assert (f"{numbers[1]} ({middle})" if fewest == 1 else f"by {middle} K") in said[3] and "3 simulations" in said[3]
+    assert (f"{numbers[1]} ({middle}, 10th to 90th percentile)" if fewest == 1 else f"by {middle} K") in said[
+        3
+    ] and "3 simulations" in said[3]
     assert BASELINE in drawn.caption
     assert [one.part for one in make_sections(view, changes=sections)[0] if one.title == "Indicators"] == ["changes"]
 

@@ -216,14 +216,14 @@ _MEANING = (
 )
 
 _FLAGS_MEAN = (
-    "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product; a cell has "
-    "its flag (100 %) or has not (0). Beyond the record, beyond the season: more extreme than the reference ever is, or "
-    "is in the month and those beside it. Crossed before, exchanged: the minimum was above the maximum, as regridded or "
-    "as adjusted. Filled in time: the regridded value was missing. Repaired: a raw value was replaced. Extrapolated in "
-    "space: a grid on the way does not reach the cell. Signal distorted, sign flipped: the change differs from that of "
-    "the regridded simulation, or has the other sign; not judged: there are too few days or years. Arid: months with few "
-    "wet days in the calibration, whose factors are quotients of small numbers, have much of the amounts or the highest "
-    "value."
+    "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product; a cell "
+    "has its flag (100 %) or has not (0). Beyond the record, beyond the season: more extreme than the reference ever "
+    "is, or is in the month and those beside it. Crossed before, exchanged: the minimum was above the maximum, as "
+    "regridded or as adjusted. Filled in time: the regridded value was missing. Repaired: a raw value was replaced. "
+    "Extrapolated in space: a grid on the way does not reach the cell. Signal distorted, sign flipped: the change "
+    "differs from that of the regridded simulation, or has the other sign; not judged: there are too few days or "
+    "years. Arid: months with few wet days in the calibration, whose factors are quotients of small numbers, have "
+    "much of the amounts or the highest value."
 )
 
 

@@ -176,13 +176,33 @@ def from_cf_axes(ds: xr.Dataset) -> xr.Dataset:
     return ds
 
 
+# CORDEX' names, by the first letter of pandas'.
+_FREQUENCIES = {"Y": "yr", "Q": "sem", "M": "mon"}
+_OF_MEMBERS = {
+    "p": "{}th percentile of members",
+    "mean": "mean of members",
+    "stdev": "standard deviation of members",
+    "min": "lowest member",
+    "max": "highest member",
+}
+
+
 def statistics_file(
     ds: xr.Dataset, title: str, table: Mapping[str, Variable] = VARIABLES, told: Mapping[str, str] | None = None
 ) -> xr.Dataset:
     """Return indicators, or statistics of them, as `described` has each, in one dataset with a title and a history."""
-    ds = to_cf_axes(ds)
+    named = {}
+    for name in map(str, ds.data_vars):
+        base, _, kind = name.rpartition("_")
+        words = _OF_MEMBERS.get(kind[:1] if kind[1:].isdigit() else kind) if f"{base}_members" in ds else None
+        if words and "long_name" in ds[name].attrs:
+            long_name = f"{ds[name].attrs['long_name']}, {words.format(kind[1:])}"
+            named[name] = ds[name].assign_attrs(long_name=long_name)
+    ds = to_cf_axes(ds.assign(named))
     history = f"{datetime.now(UTC):%Y-%m-%d}: exported"
     given = {"global": {"title": ds.attrs.get("title", title), "history": ds.attrs.get("history", history)}}
+    if frequency := _FREQUENCIES.get(str(ds.attrs.get("cat:xrfreq", ""))[:1]):
+        given["global"]["frequency"] = frequency
     given["global"] |= told or {}
     parts = [described(ds, str(name), str(name), given, table) for name in ds.data_vars]
     whole: xr.Dataset = join(parts, compat="override")

@@ -60,7 +60,8 @@ def units_text(units: Any) -> str:
 def long_name(data: xr.DataArray) -> str:
     """Return the name in words, by CF's attributes, its own without these; that of an indicator for its statistics."""
     words = str(data.attrs.get("long_name") or str(data.attrs.get("standard_name", "")).replace("_", " ") or data.name)
-    words = re.sub(r"^(\d+-year climatological \w+ of )?(The (?=number))?|: \w+\. delta compared to .*$", "", words)
+    begun, ended = r"^(\d+-year climatological \w+ of )?(The (?=number))?", r"(: \w+\. delta compared to .*?)?"
+    words = re.sub(rf"{begun}|{ended}(, ([\w ]+ of members|\w+est member))?$", "", words)
     units = rf"(?<=\d )({'|'.join(_IN_NAMES)})(?!\w)"
     words = re.sub(units, lambda unit: _IN_NAMES[unit[0].lower()], words, flags=re.IGNORECASE)
     return words[:1].upper() + words[1:]

@@ -12,6 +12,7 @@ from changes_example import MODELS, REGIONS, changes_of, together, yearly
 from checked_netcdf import problems_of
 
 from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
+from espo_luigi.science import display
 from espo_luigi.science.outcomes.ensemble import MEMBER
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.tasks.ensembles import _long_table
@@ -61,6 +62,19 @@ def test_a_file_has_the_values_and_the_dimensions_of_its_source(case: tuple[xr.D
         assert file.attrs["title"] == "Of a test" and file["crs"].attrs["grid_mapping_name"] == "latitude_longitude"
         assert {one.dtype.kind for one in file.variables.values()} <= {"f", "i", "M", "S", "U", "O"}
         found = from_cf_axes(file.load())
+    assert found.attrs.get("frequency", "yr") in ("yr", "sem", "mon")
+    names = {str(name): str(data.attrs.get("long_name")) for name, data in found.data_vars.items()}
+    ends = {"_p10": ", 10th percentile of members", "_mean": ", mean of members", "_max": ", highest member"}
+    found_ends = [
+        (name.removesuffix(last), names[name], end)
+        for name in names
+        for last, end in ends.items()
+        if name.endswith(last)
+    ]
+    told = [(words, end) for base, words, end in found_ends if f"{base}_members" in names]
+    assert told and all(words.endswith(end) for words, end in told)
+    for name in (name for name in names if name.endswith(("_p10", "_max"))):
+        assert display.long_name(found[name]) == display.long_name(ds[name].rename(name.rpartition("_")[0]))
     for name, data in ds.data_vars.items():
         expected = data.where(data != data.attrs.get("_FillValue", np.nan)).astype("float32")
         np.testing.assert_array_equal(found[name].transpose(*data.dims), expected)

@@ -116,7 +116,9 @@ def opening(view: RunView, biases: pd.DataFrame, change: tuple[str, list[Drawing
     worst = [one.text for one in doubts if one.level == level] if level else []
     much = f"over {100 * MUCH:.0f} % of the days or cells"
     unflagged = "" if view.raised else "; no flags of days and cells are made"
-    good = f"all is made, checked and compared{unflagged or f', and no flag to look at is on {much}'}"
+    domains = enumerated(list(dict.fromkeys(of.domain for of in view.diagnosed)))
+    where = f" in {domains}" if domains else ""
+    good = f"all is made and checked, and compared{where}{unflagged or f', and no flag to look at is on {much}'}"
     simulations = counted(len(view.simulations), "simulation")
     sentences = [
         f"this run adjusts {enumerated(names) or 'nothing'} of {simulations}, {view.years}",

@@ -148,7 +148,8 @@ def label(da: xr.DataArray, *, name: str = "") -> str:
 
 def all_years(data: OfYears) -> OfYears:
     """Return series (time or year) with all years from the first to the last along `year`, NaN where there was none."""
-    data = data if "year" in data.dims else data.assign_coords(time=data["time"].dt.year).rename(time="year")
+    if "year" not in data.dims:
+        data = data.assign_coords(year=("time", data["time"].dt.year.values)).swap_dims(time="year").drop_vars("time")
     return data.reindex(year=np.arange(*data["year"].values[[0, -1]] + [0, 1]))
 
 

@@ -463,7 +463,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert compared.sizes["cell"] == 30 and compared["value"].notnull().all()
     found = store.open_store(summary.out_summary().path)
     assert found["year"].values.tolist() == list(range(FIRST, LAST + 1))
-    assert found.attrs["cells"].startswith("16 of 30 land cells")
+    assert found.attrs["cells"].startswith("16 of 30 diagnosed land cells")
 
     # A single simulation and domain, without maps: each figure takes a third of a second.
     view = run_view()

@@ -26,6 +26,7 @@ from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
 from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
 from espo_luigi.files import read_object
 from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
+from espo_luigi.science.attributes import FREQUENCY_BY_LETTER
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 from espo_luigi.science.geometry.cells import COORDINATE_NAMES, coordinate_names
 
@@ -57,8 +58,6 @@ _PARENT_ATTRIBUTES = {
 _FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h"}
 _XRFREQ_OF_DAYS = ((1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
 _FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()}
-# xscen's words for series that may begin in any month.
-_FREQUENCY_BY_LETTER = {"M": "mon", "Q": "qtr", "Y": "yr"}
 # Hindcasts of DCPP begin with the year of their start: s1960-r1i1p1f1.
 _MEMBER = r"(?:s\d+-)?r\d+i\d+p\d+(?:f\d+)?"
 _CMIP_NAME = re.compile(
@@ -237,7 +236,7 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
         times = np.array(ends)
     # A clean-up that keeps few attributes removes those of the frequency.
     xrfreq = row.get("xrfreq") or _frequency(times[:2]) or ""
-    known = row.get("frequency") or _FREQUENCY_OF.get(xrfreq) or _FREQUENCY_BY_LETTER.get(xrfreq[:1], "")
+    known = row.get("frequency") or _FREQUENCY_OF.get(xrfreq) or FREQUENCY_BY_LETTER.get(xrfreq[:1], "")
     dates = {"date_start": stamp(times[0]), "date_end": stamp(times[-1])} if len(times) else {}
     return row | {"xrfreq": xrfreq, "frequency": known} | dates
 

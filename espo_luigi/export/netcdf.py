@@ -29,6 +29,7 @@ from espo_luigi.errors import DataError, StoreError
 from espo_luigi.fields import filled
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
+from espo_luigi.science.attributes import FREQUENCY_BY_LETTER
 from espo_luigi.science.chunks import join
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -67,6 +68,14 @@ SMALLEST_CHUNK_BYTES = 4 * 2**20
 _NEW = by_digest(())
 # What HDF5 keeps of a variable in memory: each chunk is written once, whole, and needs no cache.
 _NO_CACHE = 0
+# Statistics of members in words, by the ends of their names; of a percentile, its number.
+_OF_MEMBERS = {
+    "p": "{}th percentile of members",
+    "mean": "mean of members",
+    "stdev": "standard deviation of members",
+    "min": "lowest member",
+    "max": "highest member",
+}
 
 
 @dataclass(frozen=True)
@@ -176,17 +185,6 @@ def from_cf_axes(ds: xr.Dataset) -> xr.Dataset:
     return ds
 
 
-# CORDEX' names, by the first letter of pandas'.
-_FREQUENCIES = {"Y": "yr", "Q": "sem", "M": "mon"}
-_OF_MEMBERS = {
-    "p": "{}th percentile of members",
-    "mean": "mean of members",
-    "stdev": "standard deviation of members",
-    "min": "lowest member",
-    "max": "highest member",
-}
-
-
 def statistics_file(
     ds: xr.Dataset, title: str, table: Mapping[str, Variable] = VARIABLES, told: Mapping[str, str] | None = None
 ) -> xr.Dataset:
@@ -201,7 +199,7 @@ def statistics_file(
     ds = to_cf_axes(ds.assign(named))
     history = f"{datetime.now(UTC):%Y-%m-%d}: exported"
     given = {"global": {"title": ds.attrs.get("title", title), "history": ds.attrs.get("history", history)}}
-    if frequency := _FREQUENCIES.get(str(ds.attrs.get("cat:xrfreq", ""))[:1]):
+    if frequency := FREQUENCY_BY_LETTER.get(str(ds.attrs.get("cat:xrfreq", ""))[:1]):
         given["global"]["frequency"] = frequency
     given["global"] |= told or {}
     parts = [described(ds, str(name), str(name), given, table) for name in ds.data_vars]

@@ -188,7 +188,8 @@ def change_maps(
     from matplotlib.figure import Figure
 
     base, attrs = names[0].rpartition("_")[0], changes[names[1]].attrs
-    ds, *others = (without_percentiles(one.load(), names, fewest) for one in (changes, *others))
+    # Of the others, only what the scale needs is read.
+    ds, *others = (without_percentiles(one, names, fewest) for one in (changes.load(), *others))
     rows, (y, x) = list(points(ds)), horizontal_dims(ds)
     like = rows[0][2][names[1]]
     height = min(max(PANEL_WIDTH / width_by_height(like), 1.2), 2.6)

@@ -21,6 +21,9 @@ RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 REGRID_METHODS = "espo_luigi_regrid_method"
 """How each variable was regridded, if it was not bilinear for all."""
 
+FREQUENCY_BY_LETTER = {"M": "mon", "Q": "qtr", "Y": "yr"}
+"""xscen's words for the frequency of series that may begin in any month, by the first letter of pandas'."""
+
 # Attributes of variables.
 DAYS = "espo_luigi_days"
 """The days of all land cells; `espo_luigi_days_made_wet` are those that were made wet, of a product without flags."""

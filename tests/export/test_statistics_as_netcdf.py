@@ -62,7 +62,7 @@ def test_a_file_has_the_values_and_the_dimensions_of_its_source(case: tuple[xr.D
         assert file.attrs["title"] == "Of a test" and file["crs"].attrs["grid_mapping_name"] == "latitude_longitude"
         assert {one.dtype.kind for one in file.variables.values()} <= {"f", "i", "M", "S", "U", "O"}
         found = from_cf_axes(file.load())
-    assert found.attrs.get("frequency", "yr") in ("yr", "sem", "mon")
+    assert found.attrs.get("frequency", "yr") in ("yr", "qtr", "mon")
     names = {str(name): str(data.attrs.get("long_name")) for name, data in found.data_vars.items()}
     ends = {"_p10": ", 10th percentile of members", "_mean": ", mean of members", "_max": ", highest member"}
     found_ends = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -22,8 +21,6 @@ from espo_luigi.science.netcdf import text_attribute
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import check_replaceable
 from espo_luigi.store.table import checksum_pairs, read_checksums, write_checksums
-
-logger = logging.getLogger(__name__)
 
 OWNER_NAME = "espo-export.json"
 CHECKSUMS = ".sha256"

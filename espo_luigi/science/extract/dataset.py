@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -23,8 +22,6 @@ from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.units import as_difference, as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
-
-logger = logging.getLogger(__name__)
 
 # Global attributes (CMIP6, CORDEX, ACDD, tools) that describe a single file, variable or experiment. They are wrong for
 # data joined from several: identities, texts about the file, the run's branching point.

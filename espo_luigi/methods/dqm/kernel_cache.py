@@ -27,7 +27,10 @@ from espo_luigi.files import make_private, open_own
 logger = logging.getLogger(__name__)
 
 _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
-_OF_MBCN = [os.path.join(os.path.dirname(__file__), os.pardir, "mbcn", name) for name in ("bins.py", "kernels.py")]
+_OTHERS = [
+    os.path.join(os.path.dirname(__file__), os.pardir, *place)
+    for place in (("mbcn", "bins.py"), ("mbcn", "kernels.py"), (os.pardir, "downscaling", "kernels.py"))
+]
 _NAME = "kernels-"
 _FOLDER = re.compile(rf"{_NAME}[0-9a-f]{{16}}")
 # Longer than compiling takes; then whoever waits compiles for itself.
@@ -41,7 +44,7 @@ def _in(folder: str, pattern: str) -> list[str]:
 
 def sources() -> list[str]:
     """Return the modules that machine code is made from."""
-    return [*sorted(_in(_KERNELS, "*.py")), *filter(os.path.exists, _OF_MBCN)]
+    return [*sorted(_in(_KERNELS, "*.py")), *filter(os.path.exists, _OTHERS)]
 
 
 def _read(path: str) -> bytes:

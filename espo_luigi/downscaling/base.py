@@ -1,0 +1,129 @@
+"""The interface of downscalers, and the look-up of a downscaler by its name.
+
+A downscaler does the numbers of a block of whole coarse cells, in memory. `blocks` does what surrounds the numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from espo_luigi.fields import Integer, Section, registered
+from espo_luigi.methods.base import Step
+from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.coarse import Places
+
+_OURS = {
+    "BCSD": "espo_luigi.downscaling.bcsd:BCSD",
+    "MBCnSD": "espo_luigi.downscaling.mbcnsd:MBCnSD",
+    "QPLAD": "espo_luigi.downscaling.qplad:QPLAD",
+}
+DOWNSCALERS = tuple(_OURS)
+
+
+class Limit(NamedTuple):
+    """A bound of a variable, and the threshold beyond which values stand for the bound."""
+
+    bound: float
+    threshold: float
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """All that downscaling a block needs besides the series.
+
+    Attributes
+    ----------
+    kind
+        Whether factors are differences ("+") or ratios ("*").
+    reference, time
+        The dates of the reference, and of the adjusted simulation.
+    places
+        Where the block's fine cells lie among its coarse cells.
+    numbers
+        Of each coarse cell, the number by which it draws.
+    areas
+        What each fine cell weighs.
+    seed
+        Names the random draws; with the coarse cell's number, it decides them.
+    lower, upper
+        The variable's limits, in its units; None without.
+    wet
+        The least amount of a wet day, in the variable's units; None for a variable without dry days.
+    arguments
+        Validated, all that the downscaler's `Arguments` have.
+    """
+
+    kind: Literal["+", "*"]
+    reference: TimeAxis
+    time: TimeAxis
+    places: Places
+    numbers: np.ndarray
+    areas: np.ndarray
+    seed: str
+    arguments: Mapping[str, Any]
+    lower: Limit | None = None
+    upper: Limit | None = None
+    wet: float | None = None
+
+    def cells_of(self, coarse: int) -> np.ndarray:
+        """Return the places of the fine cells of a coarse cell."""
+        return np.flatnonzero(self.places.own == coarse)
+
+
+class WindowArguments(Section):
+    """Keyword arguments of downscalers that look at days around each day of the year."""
+
+    window: Integer = Field(default=31, ge=1, le=127, description="days around each day of the year, an odd number")
+
+
+class Downscaler:
+    """A way to downscale; subclasses are registered under the entry-point group `espo_luigi.downscalers`.
+
+    Series are float64 arrays: `coarse` (coarse cell, day) and `fine` (fine cell, day) of the reference have its dates,
+    `adjusted` (coarse cell, day) of a member has the simulation's. A block has all fine cells of its coarse cells, and
+    of coarse cells around those at least what their bilinear weights take. A cell with NaN throughout stays so.
+
+    Attributes
+    ----------
+    Arguments
+        The model of `downscaling.arguments`.
+    cells_in_a_block
+        The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
+    most_cells
+        The largest number of fine cells of a coarse cell; None for any.
+    """
+
+    Arguments: type[Section] = WindowArguments
+    cells_in_a_block = 200
+    most_cells: int | None = None
+    name = ""
+
+    def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Any:
+        """Return what `apply` needs of the reference."""
+        raise NotImplementedError(f"{type(self).__name__}.learn")
+
+    def apply(self, adjusted: np.ndarray, learned: Any, setup: Setup) -> np.ndarray:
+        """Return the member (fine cell, day)."""
+        raise NotImplementedError(f"{type(self).__name__}.apply")
+
+    def steps(self, adjusted: np.ndarray, learned: Any, setup: Setup, cell: int, day: int) -> list[Step]:
+        """Return the steps from the adjusted coarse value to that of a fine cell on a day, both by place."""
+        return []
+
+
+def downscaler_named(name: str) -> Downscaler:
+    """Return the downscaler of a name; raises `ConfigurationError` if there is none, or it cannot be imported."""
+    made = _class_of(name)()
+    made.name = name
+    return made
+
+
+@functools.cache
+def _class_of(name: str) -> type[Downscaler]:
+    return registered(Downscaler, name, _OURS)

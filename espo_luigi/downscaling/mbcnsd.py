@@ -1,0 +1,174 @@
+"""MBCnSD, the statistical downscaling of ISIMIP3b: Lange 2019, doi 10.5194/gmd-12-3055-2019, section 3.2.
+
+The bilinearly interpolated simulation gets the multivariate distribution of the reference in the fine cells of each
+coarse cell, month by month. Cells are the variables of an MBCn that keeps their weighted sum, the coarse value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from espo_luigi.downscaling.base import Downscaler, Limit, Setup
+from espo_luigi.downscaling.kernels import map_to_sample, rotate_and_map
+from espo_luigi.fields import Integer, OmitDefault, Section, Threshold
+from espo_luigi.methods.base import Step
+from espo_luigi.methods.dqm.windows import spans_of
+from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.seeds import cell_generator
+
+# Of draws beyond a threshold: most lie next to the bound, so that they hardly change weighted sums.
+_POWER = 10
+
+
+class MBCnSDArguments(Section):
+    """Keyword arguments of MBCnSD."""
+
+    iterations: Integer = Field(default=20, ge=1, description="random rotations")
+    quantiles: Integer = Field(default=50, ge=2, description="steps between the quantiles that are mapped")
+    years: Integer = Field(default=30, ge=1, description="years that have a distribution of their own")
+    step: Integer = Field(default=10, ge=1, description="years from one window of years to the next")
+    lower_threshold: Threshold | None = OmitDefault("values below stand for the lower bound; by default by the table")
+    upper_threshold: Threshold | None = OmitDefault("values above stand for the upper bound; by default by the table")
+
+
+class Learned(NamedTuple):
+    """The reference's months (day), and of each coarse cell the fine cells' axes (cell, axis) and rotations."""
+
+    fine: np.ndarray
+    months: np.ndarray
+    axes: dict[int, np.ndarray]
+    rotations: dict[int, np.ndarray]
+
+
+class MBCnSD(Downscaler):
+    """The reference's distributions in fine cells, and their dependence; nearly keeps the weighted sum."""
+
+    Arguments = MBCnSDArguments
+    most_cells = 400
+
+    def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Learned:
+        """Draw the rotations, which depend on the number of fine cells alone, and look for the first axes."""
+        axes, rotations = {}, dict[int, np.ndarray]()
+        for place in np.unique(setup.places.own).tolist():
+            areas = setup.areas[setup.cells_of(place)]
+            axes[place] = first_axes(areas)
+            if areas.size not in rotations:
+                rotations[areas.size] = random_rotations(setup.arguments["iterations"], areas.size, setup.seed)
+        return Learned(fine, months_of(setup.reference), axes, rotations)
+
+    def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
+        """Map the interpolated simulation to the reference, in each coarse cell, month and window of years."""
+        places = setup.places
+        out = np.full((places.own.size, adjusted.shape[1]), np.nan)
+        months, years = months_of(setup.time), setup.time.year
+        for place in np.unique(places.own).tolist():
+            cells = setup.cells_of(place)
+            corners, weights = places.corners[cells], places.weights[cells]
+            near = np.where(weights[:, :, None] > 0, adjusted[corners], 0.0)
+            interpolated = (near * weights[:, :, None]).sum(axis=1)
+            if np.isnan(adjusted[place]).all() or np.isnan(learned.fine[cells]).any():
+                continue
+            for month in range(1, 13):
+                of_fine, days = np.flatnonzero(learned.months == month), np.flatnonzero(months == month)
+                draws = _Draws(setup, place, month)
+                observed = draws.beyond(learned.fine[np.ix_(cells, of_fine)], "fine")
+                coarse = draws.beyond(adjusted[place, days][None], "coarse")[0]
+                simulated = draws.beyond(interpolated[:, days], "simulation")
+                for own, kept in _windows(years[days], setup):
+                    axes, turns = learned.axes[place], learned.rotations[cells.size]
+                    sample = np.ascontiguousarray(simulated[:, own])
+                    made = downscale(observed, coarse[own], sample, axes, turns, setup.arguments["quantiles"])
+                    out[np.ix_(cells, days[own][kept])] = made[:, kept]
+        return _without_draws(out, setup.lower, setup.upper)
+
+    def steps(self, adjusted: np.ndarray, learned: Learned, setup: Setup, cell: int, day: int) -> list[Step]:
+        """Return the interpolated and the downscaled value."""
+        corners, weights = setup.places.corners[cell], setup.places.weights[cell]
+        interpolated = float((adjusted[corners, day] * weights).sum())
+        made = float(self.apply(adjusted, learned, setup)[cell, day])
+        return [Step("interpolated", interpolated, "", "between coarse cells"), Step("downscaled", made, "")]
+
+
+def months_of(axis: TimeAxis) -> np.ndarray:
+    """Return the month of each day."""
+    return np.asarray(axis.index.month)
+
+
+def _windows(years: np.ndarray, setup: Setup) -> Iterator[tuple[slice, slice]]:
+    """Yield the days of each window of years, and which of them are kept."""
+    given = {"window": setup.arguments["years"], "step": min(setup.arguments["step"], setup.arguments["years"])}
+    enough = years[-1] - years[0] + 1 > given["window"]
+    for span in spans_of(years, given if enough else None):
+        yield slice(span.first, span.last), slice(span.kept_first - span.first, span.kept_last - span.first)
+
+
+class _Draws(NamedTuple):
+    """The random draws of a month of a coarse cell."""
+
+    setup: Setup
+    place: int
+    month: int
+
+    def beyond(self, values: np.ndarray, role: str) -> np.ndarray:
+        """Draw values beyond the thresholds of each series (cell, day), in the order that the values have."""
+        made = np.array(values, dtype=np.float64)
+        number = int(self.setup.numbers[self.place])
+        for side, limit in (("lower", self.setup.lower), ("upper", self.setup.upper)):
+            if limit is None:
+                continue
+            generator = cell_generator(self.setup.seed, f"downscaling {role} {side} {self.month}", number)
+            for series, given, draws in zip(made, values, generator.random(values.shape), strict=True):
+                beyond = np.flatnonzero(given <= limit.threshold if side == "lower" else given >= limit.threshold)
+                new = limit.bound + draws[beyond] ** _POWER * (limit.threshold - limit.bound)
+                series[beyond[np.lexsort((new, given[beyond]))]] = np.sort(new)
+        return made
+
+
+def _without_draws(values: np.ndarray, lower: Limit | None, upper: Limit | None) -> np.ndarray:
+    if lower is not None:
+        values[values <= lower.threshold] = lower.bound
+    if upper is not None:
+        values[values >= upper.threshold] = upper.bound
+    return values
+
+
+def first_axes(areas: np.ndarray) -> np.ndarray:
+    """Return axes (cell, axis) of unit length, at right angles, of which the first is along the weights."""
+    frame = np.eye(areas.size)
+    frame[:, 0] = areas / np.sqrt((areas**2).sum())
+    axes = np.linalg.qr(frame)[0]
+    return np.asarray(axes * np.sign(axes[:, 0] @ frame[:, 0]))
+
+
+def random_rotations(count: int, size: int, seed: str) -> np.ndarray:
+    """Return rotations (rotation, axis, new axis), evenly distributed (Mezzadri 2007)."""
+    normal = cell_generator(seed, "downscaling rotations", size).normal(size=(count, size, size))
+    turns, upper = np.linalg.qr(normal)
+    diagonal = np.diagonal(upper, axis1=1, axis2=2)
+    return np.asarray(turns * np.sign(diagonal)[:, None])
+
+
+def downscale(
+    observed: np.ndarray,
+    coarse: np.ndarray,
+    simulated: np.ndarray,
+    axes: np.ndarray,
+    rotations: np.ndarray,
+    quantiles: int = 50,
+) -> np.ndarray:
+    """Return a sample (cell, day) with the distribution of `observed` (cell, day) and the weighted mean `coarse`.
+
+    `axes` are what `first_axes` returns of the cells' weights.
+    """
+    if len(simulated) == 1:
+        return coarse[None].copy()
+    levels = np.linspace(0, 1, quantiles + 1)
+    turned, sample = axes.T @ observed, axes.T @ simulated
+    sample[0] = coarse * axes[:, 0].sum()
+    map_to_sample(turned[0], sample[0], levels)
+    rotate_and_map(turned, sample, axes[:, 0] @ axes, axes, rotations, levels)
+    return sample

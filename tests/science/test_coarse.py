@@ -1,0 +1,125 @@
+"""The coarse grid of a downscaling against plain counting, and CDO-like conservative weights of nested grids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.coarse import (
+    CoarseGrid,
+    areas_of,
+    coarse_cells,
+    coarse_means,
+    coarse_numbers,
+    places_of,
+    whole_cells,
+)
+from espo_luigi.science.conservative import cells_of, conservative_weights
+from espo_luigi.science.regrid import horizontal_of
+from espo_luigi.science.stack import grid_of, places_on, stack_drop_nans, unstack_fill_nan
+
+GRID = CoarseGrid(1.0)
+
+
+def maps(lat: np.ndarray, lon: np.ndarray, days: int = 3) -> xr.Dataset:
+    values = np.random.default_rng(1).normal(size=(days, lat.size, lon.size)).astype("float32")
+    return xr.Dataset({"tas": (("time", "lat", "lon"), values)}, {"lat": lat, "lon": lon, "time": np.arange(days)})
+
+
+def quarter_degrees(south: float, west: float, rows: int, columns: int) -> xr.Dataset:
+    return maps(south + 0.125 + 0.25 * np.arange(rows), west + 0.125 + 0.25 * np.arange(columns))
+
+
+@pytest.mark.parametrize("west", [10.0, -80.0, 358.0, -2.0])
+def test_means_are_those_of_conservative_regridding(west: float) -> None:
+    fine = quarter_degrees(50.0, west, 12, 20)
+    cells = stack_drop_nans(fine)
+    numbers = coarse_numbers(GRID, cells)
+    coarse, whole = coarse_cells(GRID, numbers, west=west)
+    assert numbers.size == 3 * 5 == coarse.sizes["loc"]
+    weights = conservative_weights(
+        cells_of(horizontal_of(fine, "source").grid),
+        cells_of(horizontal_of(whole, "target").grid),
+        places=places_on(coarse, whole),
+        normed=True,
+    )
+    expected = fine["tas"].values.reshape(3, -1) @ weights.T.toarray()
+    assert (GRID.numbers(coarse["lat"].values, coarse["lon"].values) == numbers).all()
+    np.testing.assert_allclose(coarse_means(cells, GRID, numbers)["tas"].values, expected, atol=2e-5)
+
+
+def test_means_are_the_same_lazily_and_in_any_order() -> None:
+    cells = stack_drop_nans(quarter_degrees(50.0, 10.0, 12, 20))
+    numbers = coarse_numbers(GRID, cells)
+    expected = coarse_means(cells, GRID, numbers)
+    turned = cells.isel(loc=np.random.default_rng(0).permutation(cells.sizes["loc"])).chunk(loc=7)
+    made = coarse_means(turned, GRID, numbers)
+    assert made["tas"].chunks is not None
+    np.testing.assert_allclose(made["tas"].values, expected["tas"].values, rtol=1e-6)
+
+
+def test_cells_on_an_edge_belong_to_one_cell() -> None:
+    lat, lon = np.float32([39.95, 40.0, 40.05, 40.95]), np.float32([-0.05, 0.0, 359.95, 360.0])
+    numbers = GRID.numbers(lat, lon)
+    assert (np.diff(numbers // 360) == [1, 0, 0]).all()
+    assert (numbers % 360).tolist() == [359, 0, 359, 0]
+
+
+def test_corners_are_those_of_bilinear_interpolation() -> None:
+    lat, lon = np.meshgrid(np.arange(50.05, 53, 0.1), np.arange(10.05, 14, 0.1), indexing="ij")
+    numbers = np.unique(GRID.numbers(lat.ravel(), lon.ravel()))
+    places = places_of(GRID, numbers, lat.ravel(), lon.ravel())
+    row, column = GRID.centres(numbers)
+    plane = 3 * row - 2 * column
+    made = (plane[places.corners] * places.weights).sum(axis=1).reshape(lat.shape)
+    inside = (lat > 50.5) & (lat < 52.5) & (lon > 10.5) & (lon < 13.5)
+    np.testing.assert_allclose(made[inside], (3 * lat - 2 * lon)[inside])
+    # Beyond the outermost centres it is the own cell's value.
+    np.testing.assert_array_equal(made[~inside], plane[places.own].reshape(lat.shape)[~inside])
+    assert not places.nearest.any()
+
+
+def test_a_fine_cell_without_a_coarse_cell_takes_the_nearest() -> None:
+    lat, lon = np.array([50.1, 50.2, 51.05]), np.array([10.1, 10.2, 10.3])
+    places = places_of(GRID, np.unique(GRID.numbers(lat[:2], lon[:2])), lat, lon)
+    assert places.nearest.tolist() == [False, False, True]
+    assert places.own.tolist() == [0, 0, 0]
+    assert (places.weights[2] == [1, 0, 0, 0]).all()
+
+
+def test_coarse_cells_that_are_hardly_covered_are_left_out() -> None:
+    cells = stack_drop_nans(quarter_degrees(50.0, 10.0, 9, 8))  # a row of coarse cells has a quarter
+    assert coarse_numbers(GRID, cells, 0.2).size == 6
+    assert coarse_numbers(GRID, cells, 0.3).size == 4
+
+
+def test_a_grid_that_is_no_coarser_is_refused() -> None:
+    with pytest.raises(DataError, match="no coarser"):
+        coarse_numbers(CoarseGrid(0.25), stack_drop_nans(quarter_degrees(50.0, 10.0, 4, 4)))
+
+
+def test_coarse_cells_unstack_onto_their_grid() -> None:
+    cells = stack_drop_nans(quarter_degrees(-90.0, 10.0, 8, 8))
+    coarse, whole = coarse_cells(GRID, coarse_numbers(GRID, cells), west=10.0)
+    back = unstack_fill_nan(coarse.assign(one=("loc", np.ones(coarse.sizes["loc"]))), whole.drop_vars("land"))
+    assert (back["one"].notnull() == whole["land"]).all()
+    assert float(whole["lat"].min()) == -89.5
+
+
+def test_areas_of_rotated_cells_are_those_of_their_rows() -> None:
+    rotated = maps(np.arange(-1.0, 1, 0.25), np.arange(0.0, 2, 0.25)).rename(lat="rlat", lon="rlon")
+    lat, lon = np.random.default_rng(0).uniform(40, 60, (2, 8, 8))
+    cells = stack_drop_nans(rotated.assign_coords(lat=(("rlat", "rlon"), lat), lon=(("rlat", "rlon"), lon)))
+    np.testing.assert_allclose(areas_of(cells), np.cos(np.deg2rad(cells["rlat"].values)))
+    plain = cells.drop_vars(("rlat", "rlon"))
+    assert (areas_of(plain) == 1).all()
+    assert grid_of(rotated).sizes["rlat"] == 8
+
+
+def test_blocks_have_whole_coarse_cells() -> None:
+    own = np.repeat([3, 4, 9, 10], [2, 5, 1, 1])
+    assert whole_cells(own, 7) == [slice(0, 7), slice(7, 9)]
+    assert whole_cells(own, 3) == [slice(0, 2), slice(2, 7), slice(7, 9)]
+    assert whole_cells(own, 100) == [slice(0, 9)]

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from espo_luigi.fields import Integer, Section, registered
+from espo_luigi.fields import Integer, OmitDefault, Section, registered
 from espo_luigi.methods.base import Step
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.coarse import Places
@@ -79,6 +79,9 @@ class Setup:
 class WindowArguments(Section):
     """Keyword arguments of downscalers that look at days around each day of the year."""
 
+    kind: Literal["+", "*"] | None = OmitDefault(
+        "whether differences or ratios of fine to coarse values are kept; by default by the table of variables"
+    )
     window: Integer = Field(default=31, ge=1, le=127, description="days around each day of the year, an odd number")
 
 

@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import indexer, join, rechunk
+from espo_luigi.science.chunks import indexer, is_lazy, join, rechunk
 from espo_luigi.science.sphere import Floats, unit_vectors
 from espo_luigi.science.stack import ORIGINAL_SHAPE, STACKED_DIM
 
@@ -171,7 +171,8 @@ def coarse_means(fine: xr.Dataset, grid: CoarseGrid, numbers: Integers) -> xr.Da
     bare = fine.drop_vars([name for name, coord in fine.coords.items() if STACKED_DIM in coord.dims])
     areas, parts = areas_of(fine)[order], []
     for part in whole_cells(own[order], _CELLS_IN_A_BLOCK):
-        block = rechunk(bare.isel({STACKED_DIM: indexer(order[part])}), {STACKED_DIM: -1, "time": -1})
+        block = bare.isel({STACKED_DIM: indexer(order[part])})
+        block = rechunk(block, {STACKED_DIM: -1, "time": -1}) if is_lazy(block) else block
         starts = np.flatnonzero(np.diff(own[order[part]], prepend=-1))
         means = {name: _means(data, areas[part], starts) for name, data in block.data_vars.items()}
         parts.append(block.drop_vars(list(means)).assign(means))

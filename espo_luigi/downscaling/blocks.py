@@ -1,0 +1,236 @@
+"""Downscaling of daily series by any downscaler: what surrounds the numbers of a block of whole coarse cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import dask
+import dask.array
+import numpy as np
+import xarray as xr
+
+from espo_luigi.downscaling.base import Downscaler, Limit, Setup, downscaler_named
+from espo_luigi.errors import DataError
+from espo_luigi.methods.base import Step, checked
+from espo_luigi.science.calendar import TimeAxis, calendar_of
+from espo_luigi.science.chunks import REALIZATION, indexer
+from espo_luigi.science.coarse import CoarseGrid, Places, areas_of, places_of, whole_cells
+from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.science.units import threshold_in, units_of
+from espo_luigi.science.variables import VARIABLES, Variable, variable
+
+# The part of the range between two bounds, and of a wet day's amount, below which values stand for the bound.
+_OF_THE_RANGE, _OF_A_WET_DAY = 1e-4, 0.1
+
+
+def downscale(
+    adjusted: xr.DataArray,
+    coarse: xr.DataArray,
+    fine: xr.DataArray,
+    *,
+    downscaler: str,
+    grid: CoarseGrid,
+    seed: str,
+    table: Mapping[str, Variable] = VARIABLES,
+    **arguments: Any,
+) -> xr.DataArray:
+    """Return an adjusted simulation of coarse cells on fine cells; lazy if a series is.
+
+    Series are daily, of the same units and calendar, and have `loc` with `lat` and `lon`. A fine cell's values depend
+    on the series of the coarse cells around it and of the fine cells of its own coarse cell, which have to be among the
+    fine cells; not on others, nor on the order and the blocks of cells.
+
+    Parameters
+    ----------
+    adjusted
+        The simulation on cells of `grid` (loc, time), or members of a pool along `realization`.
+    coarse
+        The reference on the same cells.
+    fine
+        The reference.
+    downscaler, arguments
+        Its name, and the section `downscaling.arguments`.
+    seed
+        Names the random draws; with the coarse cell, and the member's label, it decides them.
+
+    Raises
+    ------
+    DataError
+        If units, calendars or coarse cells differ, or a coarse cell has too many fine cells.
+    ConfigurationError
+        If an argument is unknown or wrong.
+    """
+    method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
+    places = setup.places
+    order = np.lexsort((fine["lon"].values, fine["lat"].values, places.own))
+    own = places.own[order]
+    _check_sizes(method, own)
+    members = series["adjusted"].sizes.get(REALIZATION, 1)
+    seeds = [f"{seed}+{label}" for label in np.atleast_1d(adjusted[REALIZATION].values)] if members > 1 else [seed]
+    blocks = []
+    for part in whole_cells(own, max(1, method.cells_in_a_block // members)):
+        cells = order[part]
+        near, setup_of_block = _of_block(setup, cells)
+        taken = {name: one.isel({STACKED_DIM: indexer(near)}).data for name, one in series.items() if name != "fine"}
+        of_fine = series["fine"].isel({STACKED_DIM: indexer(cells)}).data
+        job = dask.delayed((method, setup_of_block, seeds), traverse=False)
+        made = dask.delayed(_downscale_block)(of_fine, taken["coarse"], taken["adjusted"], job)
+        shape = (cells.size, *series["adjusted"].shape[1:])
+        blocks.append(dask.array.from_delayed(made, shape, adjusted.dtype))
+    data = dask.array.concatenate(blocks)
+    if (np.diff(order) != 1).any():
+        data = data[np.argsort(order)]
+    whole = xr.Variable(series["adjusted"].dims, data).transpose(*adjusted.dims)
+    if not any(one.chunks for one in (adjusted, coarse, fine)):
+        whole = whole.copy(data=np.asarray(whole.data.compute(scheduler="synchronous")))
+    others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
+    at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
+    told = ", ".join(f"{name}={value!r}" for name, value in {"grid": grid.step, **_given(method, arguments)}.items())
+    attrs = {**adjusted.attrs, "downscaling": f"{downscaler}({told})"}
+    return xr.DataArray(whole, coords={**others, **at}, name=adjusted.name, attrs=attrs)
+
+
+def steps(
+    adjusted: xr.DataArray,
+    coarse: xr.DataArray,
+    fine: xr.DataArray,
+    *,
+    cell: int,
+    date: str,
+    member: int = 0,
+    downscaler: str,
+    grid: CoarseGrid,
+    seed: str,
+    table: Mapping[str, Variable] = VARIABLES,
+    **arguments: Any,
+) -> list[Step]:
+    """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
+    method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
+    cells = setup.cells_of(setup.places.own[cell])
+    cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
+    near, setup = _of_block(setup, cells)
+    values = {
+        name: one.isel({STACKED_DIM: near}).values.astype(float) for name, one in series.items() if name != "fine"
+    }
+    learned = method.learn(values["coarse"], series["fine"].isel({STACKED_DIM: cells}).values.astype(float), setup)
+    of_member = values["adjusted"]
+    if REALIZATION in series["adjusted"].dims:
+        label = np.atleast_1d(adjusted[REALIZATION].values)[member]
+        of_member, setup = of_member[:, member], replace(setup, seed=f"{seed}+{label}")
+    day = int(np.searchsorted(setup.time.days, setup.time.number(date)))
+    place = int(np.flatnonzero(cells == cell)[0])
+    return [Step("coarse", float(of_member[setup.places.own[place], day]), units_of(adjusted), "adjusted")] + [
+        step._replace(unit=step.unit or units_of(adjusted))
+        for step in method.steps(of_member, learned, setup, place, day)
+    ]
+
+
+def _prepared(
+    adjusted: xr.DataArray,
+    coarse: xr.DataArray,
+    fine: xr.DataArray,
+    downscaler: str,
+    grid: CoarseGrid,
+    seed: str,
+    table: Mapping[str, Variable],
+    arguments: Mapping[str, Any],
+) -> tuple[Downscaler, Setup, dict[str, xr.DataArray]]:
+    """Return the downscaler, its setup for all cells, and the series (loc, …, time), coarse cells by their numbers."""
+    method = downscaler_named(downscaler)
+    given = _given(method, arguments)
+    for name, one in (("reference", fine), ("coarse reference", coarse)):
+        if units_of(one) != units_of(adjusted) or calendar_of(one) != calendar_of(adjusted):
+            raise DataError(
+                f"the adjusted series is in {units_of(adjusted)} ({calendar_of(adjusted)} calendar), and the {name} in "
+                f"{units_of(one)} ({calendar_of(one)}); expected the same. Make what is out of date again."
+            )
+    numbers = [grid.numbers(one["lat"].values, one["lon"].values) for one in (coarse, adjusted)]
+    if not np.array_equal(numbers[0], numbers[1]):
+        raise DataError(
+            f"the coarse reference has {numbers[0].size} cells, and the adjusted simulation {numbers[1].size}, or "
+            "others; expected the same, in the same order. Make what is out of date again."
+        )
+    by_number = np.argsort(numbers[0], kind="stable")
+    series = {"fine": fine.transpose(STACKED_DIM, "time")}
+    for name, one in (("coarse", coarse), ("adjusted", adjusted)):
+        series[name] = one.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+    places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)
+    known = variable(str(adjusted.name), table)
+    lower, upper = _limits(known, units_of(adjusted), given)
+    setup = Setup(
+        kind=given.get("kind", known.kind),
+        reference=TimeAxis.of(fine),
+        time=TimeAxis.of(adjusted),
+        places=places,
+        numbers=numbers[0][by_number],
+        areas=areas_of(fine.to_dataset(name="fine")),
+        seed=seed,
+        arguments=given,
+        lower=lower,
+        upper=upper,
+        wet=_in(given.get("wet_day", known.wet), known, units_of(adjusted)),
+    )
+    return method, setup, series
+
+
+def _given(method: Downscaler, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    section = checked(method.Arguments, arguments, "downscaling.arguments")
+    return dict(section.arguments())
+
+
+def _in(given: Any, known: Variable, unit: str) -> float | None:
+    """Return a threshold, with a unit of its own or the table's, in a unit."""
+    if given is None:
+        return None
+    return threshold_in(f"{given!r} {known.units}" if isinstance(given, float) else str(given), unit)
+
+
+def _limits(known: Variable, unit: str, given: Mapping[str, Any]) -> tuple[Limit | None, Limit | None]:
+    """Return the variable's limits: its bounds, and thresholds that are given or follow from the table."""
+    (low, high), found = known.bounds, list[Limit | None]()
+    for bound, inwards, key in ((low, 1, "lower_threshold"), (high, -1, "upper_threshold")):
+        if bound is None:
+            found.append(None)
+            continue
+        width = _OF_THE_RANGE * (high - low) if low is not None and high is not None else known.jitter or 0.0
+        width = _OF_A_WET_DAY * known.wet if known.wet is not None else width
+        threshold = _in(given.get(key, bound + inwards * width), known, unit)
+        at = _in(float(bound), known, unit)
+        assert threshold is not None and at is not None
+        found.append(Limit(at, threshold))
+    return found[0], found[1]
+
+
+def _check_sizes(method: Downscaler, own: np.ndarray) -> None:
+    most = int(np.bincount(own).max())
+    if method.most_cells is not None and most > method.most_cells:
+        raise DataError(
+            f"{method.name}: a coarse cell has {most} cells of the reference; expected {method.most_cells} at most. "
+            "Give a smaller `downscaling.grid`, or another `downscaling.method`."
+        )
+
+
+def _of_block(setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:
+    """Return the places of the coarse cells that fine cells need, and the setup of the block of these."""
+    places = setup.places
+    own, corners, weights = places.own[cells], places.corners[cells], places.weights[cells]
+    near = np.unique(np.concatenate([own, corners[weights > 0]]))
+    corners = np.where(weights > 0, np.minimum(np.searchsorted(near, corners), near.size - 1), 0)
+    in_block = Places(np.searchsorted(near, own), places.nearest[cells], corners, weights)
+    return near, replace(setup, places=in_block, numbers=setup.numbers[near], areas=setup.areas[cells])
+
+
+def _downscale_block(
+    fine: np.ndarray, coarse: np.ndarray, adjusted: np.ndarray, job: tuple[Downscaler, Setup, list[str]]
+) -> np.ndarray:
+    method, setup, seeds = job
+    learned = method.learn(coarse.astype(np.float64), fine.astype(np.float64), setup)
+    made = np.empty((len(fine), *adjusted.shape[1:]), adjusted.dtype)
+    if adjusted.ndim == 2:
+        made[:] = method.apply(adjusted.astype(np.float64), learned, replace(setup, seed=seeds[0]))
+    else:
+        for member, seed in enumerate(seeds):
+            made[:, member] = method.apply(adjusted[:, member].astype(np.float64), learned, replace(setup, seed=seed))
+    return made

@@ -1,0 +1,121 @@
+"""What surrounds the numbers of downscalers: no byte depends on how cells are cut, ordered or kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.downscaling import blocks
+from espo_luigi.downscaling.base import DOWNSCALERS
+from espo_luigi.downscaling.mbcnsd import months_of
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, coarse_numbers
+from espo_luigi.science.stack import stack_drop_nans
+
+GRID = CoarseGrid(1.0)
+ARGUMENTS: dict[str, dict[str, Any]] = {"MBCnSD": {"iterations": 3, "years": 3, "step": 2}}
+downscalers = pytest.mark.parametrize("downscaler", DOWNSCALERS)
+
+
+def series(first: str, last: str, calendar: str = "noleap") -> xr.DataArray:
+    """Return a field of precipitation, 5 x 6 coarse cells of 16, with a coast."""
+    time = xr.date_range(first, last, calendar=calendar, use_cftime=True)
+    lat, lon = 50.125 + 0.25 * np.arange(20), 5.125 + 0.25 * np.arange(24)
+    rng = np.random.default_rng(time.size)
+    values = np.maximum(rng.gamma(0.5, 4, (time.size, 20, 24)) - 0.2, 0).astype("float32")
+    values[:, :3, :7] = np.nan
+    coords = {"time": time, "lat": lat, "lon": lon}
+    return xr.DataArray(values, coords, name="pr", attrs={"units": "mm d-1"})
+
+
+@pytest.fixture(scope="module")
+def given() -> dict[str, xr.DataArray]:
+    """The reference, its coarse means, and two members on the same coarse cells."""
+    fine = stack_drop_nans(series("2001-01-01", "2004-12-31").to_dataset())
+    numbers = coarse_numbers(GRID, fine, 0.3)
+    cells, _ = coarse_cells(GRID, numbers, west=5.0)
+    coarse = coarse_means(fine, GRID, numbers).assign_coords(cells.coords)
+    future = stack_drop_nans(series("2005-01-01", "2011-12-31").to_dataset())
+    of_future = coarse_means(future, GRID, numbers).assign_coords(cells.coords)["pr"]
+    members = xr.concat([of_future, of_future * 1.5], "realization").assign_coords(realization=["a", "b"])
+    return {"fine": fine["pr"], "coarse": coarse["pr"], "adjusted": members.transpose("loc", "realization", "time")}
+
+
+def downscaled(given: dict[str, xr.DataArray], downscaler: str, **changed: xr.DataArray) -> xr.DataArray:
+    own = ARGUMENTS.get(downscaler, {})
+    return blocks.downscale(**{**given, **changed}, downscaler=downscaler, grid=GRID, seed="pool+pr", **own)
+
+
+@downscalers
+def test_the_result_is_as_the_adjusted_series_on_fine_cells(given: dict[str, xr.DataArray], downscaler: str) -> None:
+    got = downscaled(given, downscaler)
+    assert got.dims == ("loc", "realization", "time")
+    assert got.shape == (given["fine"].sizes["loc"], 2, 7 * 365)
+    assert got.dtype == np.float32
+    assert got.attrs["units"] == "mm d-1"
+    assert got.attrs["downscaling"].startswith(f"{downscaler}(grid=1.0")
+    assert np.isfinite(got).all()
+    assert (got >= 0).all()
+    xr.testing.assert_equal(got["lat"], given["fine"]["lat"])
+
+
+@downscalers
+def test_no_byte_depends_on_the_cut_or_the_order_of_cells(given: dict[str, xr.DataArray], downscaler: str) -> None:
+    whole = downscaled(given, downscaler)
+    order = np.random.default_rng(0).permutation(whole.sizes["loc"])
+    lazy = {name: one.chunk(loc=17) for name, one in given.items()}
+    turned = downscaled(lazy, downscaler, fine=lazy["fine"].isel(loc=order))
+    assert turned.chunks is not None
+    np.testing.assert_array_equal(turned.values, whole.isel(loc=order).values)
+    # A piece has whole coarse cells, and of the coarse level those around.
+    own = GRID.numbers(whole["lat"].values, whole["lon"].values)
+    south = np.flatnonzero(own < np.unique(own)[14])
+    part = downscaled(given, downscaler, fine=given["fine"].isel(loc=south))
+    np.testing.assert_array_equal(part.values, whole.isel(loc=south).values)
+
+
+@downscalers
+def test_members_do_not_depend_on_each_other(given: dict[str, xr.DataArray], downscaler: str) -> None:
+    whole = downscaled(given, downscaler)
+    turned = downscaled(given, downscaler, adjusted=given["adjusted"].isel(realization=[1, 0]))
+    np.testing.assert_array_equal(turned.isel(realization=1).values, whole.isel(realization=0).values)
+
+
+@downscalers
+def test_the_last_step_is_the_value(given: dict[str, xr.DataArray], downscaler: str) -> None:
+    got = downscaled(given, downscaler)
+    own = ARGUMENTS.get(downscaler, {})
+    told = blocks.steps(
+        **given, cell=70, date="2008-03-01", member=1, downscaler=downscaler, grid=GRID, seed="pool+pr", **own
+    )
+    assert [told[0].name, told[-1].name] == ["coarse", "downscaled"]
+    expected = got.isel(loc=70, realization=1).sel(time="2008-03-01").item()
+    assert np.float32(told[-1].value) == pytest.approx(expected, rel=1e-6)
+
+
+def test_series_that_differ_are_refused(given: dict[str, xr.DataArray]) -> None:
+    with pytest.raises(DataError, match="K"):
+        downscaled(given, "BCSD", fine=given["fine"].assign_attrs(units="K"))
+    with pytest.raises(DataError, match="29"):
+        downscaled(given, "BCSD", coarse=given["coarse"].isel(loc=slice(1, None)))
+    with pytest.raises(ConfigurationError, match=r"downscaling\.arguments\.windows"):
+        blocks.downscale(**given, downscaler="BCSD", grid=GRID, seed="", windows=3)
+    with pytest.raises(ConfigurationError, match="BCSD, MBCnSD, QPLAD"):
+        blocks.downscale(**given, downscaler="BCCA", grid=GRID, seed="")
+
+
+def test_too_many_cells_are_refused(given: dict[str, xr.DataArray], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("espo_luigi.downscaling.mbcnsd.MBCnSD.most_cells", 15)
+    with pytest.raises(DataError, match="cells of the reference"):
+        downscaled(given, "MBCnSD")
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_months_are_the_dates_own(calendar: str) -> None:
+    time = xr.date_range("2003-12-01", "2005-02-01", calendar=calendar, use_cftime=True)
+    axis = TimeAxis.of(xr.DataArray(np.zeros(time.size), {"time": time}, "time"))
+    np.testing.assert_array_equal(months_of(axis), axis.index.month)

@@ -52,13 +52,13 @@ def _of_the_method(section: str) -> WrapValidator:
         try:
             return model.model_validate({} if value is None else value, context=info.context)
         except ValidationError as error:
-            lines = [_line(one, model, name) for one in error.errors()]
+            lines = [line_of(one, model, name) for one in error.errors()]
             raise ValidationError.from_exception_data(model.__name__, lines) from None
 
     return WrapValidator(validated)
 
 
-def _line(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
+def line_of(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
     """Return an error of a method's arguments, which names those that the method takes if it is an unknown key."""
     if one["type"] == "extra_forbidden":
         key, keys = str(one["loc"][-1]), keys_beside(model, one["loc"])

@@ -53,6 +53,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
+    _check_downscaling(config)
     _check_regions(config)
     _check_grids(config)
     _check_source(config)
@@ -153,6 +154,35 @@ def _check_products(config: RunConfig) -> None:
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
     _check_treatments(config, set(config.published))
+
+
+def _check_downscaling(config: RunConfig) -> None:
+    """Refuse variables that are not adjusted, differences of ratios, and windows longer than the reference."""
+    section, adjusted = config.downscaling, config.biasadjust.adjusted
+    if section is None:
+        return
+    for name in section.variables:
+        if name not in adjusted:
+            near = nearest(name, adjusted) or "."
+            raise ConfigurationError(
+                f"`downscaling.variables.{name}`: this variable is not adjusted; expected {', '.join(adjusted)}{near}"
+            )
+    first, last = (int(year) for year in config.custom.ref_period)
+    for name, key, how in section.ways(adjusted):
+        row, given = row_of(name, config.table), how.given.arguments()
+        if given.get("kind") == "+" and row.kind == "*":
+            raise ConfigurationError(
+                f"`{key}.arguments.kind`: got +, and {name} is a variable of ratios: differences could make it "
+                "negative. Give *, or leave it out."
+            )
+        if (years := given.get("years", 0)) > last - first + 1:
+            raise ConfigurationError(
+                f"`{key}.arguments.years`: the downscaler {how.method} of {name} has windows of {years} years, and "
+                f"`custom.ref_period` has {last - first + 1}. Give as many at most, or a longer reference."
+            )
+        for argument in ("wet_day", "lower_threshold", "upper_threshold"):
+            if argument in given:
+                check_threshold(f"{key}.arguments.{argument}", str(given[argument]), row.units)
 
 
 def _check_derived(config: RunConfig) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
 from espo_luigi.config.dialects import Written, as_written
+from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.config.health_checks import FlagsSection, HealthChecks, Validation
 from espo_luigi.config.outcomes import (
     Aggregate,
@@ -101,6 +102,10 @@ class RunConfig(Section):
     extraction: ExtractionSection = Field(description="the data to read: reference and simulations")
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
+    downscaling: DownscalingSection | None = OmitDefault(
+        "adjusting on a coarse grid, and downscaling afterwards; without it, simulations are adjusted on the "
+        "reference's cells"
+    )
     clean_up: CleanUp = Field(default_factory=CleanUp, description="treatment of the adjusted variables")
     flagging: FlagsSection | None = OmitDefault(
         "flags of values and cells, in an archive beside each product; without it, there are none", alias="flags"

@@ -8,15 +8,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from espo_luigi.fields import Integer, OmitDefault, Section, registered
 from espo_luigi.methods.base import Step
-from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.coarse import Places
+
+if TYPE_CHECKING:  # a configuration is loaded without xarray
+    from espo_luigi.science.calendar import TimeAxis
+    from espo_luigi.science.coarse import Places
 
 _OURS = {
     "BCSD": "espo_luigi.downscaling.bcsd:BCSD",
@@ -76,13 +78,21 @@ class Setup:
         return np.flatnonzero(self.places.own == coarse)
 
 
+def _odd(days: int) -> int:
+    if days % 2 == 0:
+        raise ValueError(f"expected an odd number of days, the same before and after, got {days}")
+    return days
+
+
 class WindowArguments(Section):
     """Keyword arguments of downscalers that look at days around each day of the year."""
 
     kind: Literal["+", "*"] | None = OmitDefault(
         "whether differences or ratios of fine to coarse values are kept; by default by the table of variables"
     )
-    window: Integer = Field(default=31, ge=1, le=127, description="days around each day of the year, an odd number")
+    window: Annotated[Integer, AfterValidator(_odd)] = Field(
+        default=31, ge=1, le=127, description="days around each day of the year, an odd number"
+    )
 
 
 class Downscaler:

@@ -7,18 +7,19 @@ coarse cell, month by month. Cells are the variables of an MBCn that keeps their
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from espo_luigi.downscaling.base import Downscaler, Limit, Setup
-from espo_luigi.downscaling.kernels import map_to_sample, rotate_and_map
 from espo_luigi.fields import Integer, OmitDefault, Section, Threshold
 from espo_luigi.methods.base import Step
 from espo_luigi.methods.dqm.windows import spans_of
-from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.seeds import cell_generator
+
+if TYPE_CHECKING:
+    from espo_luigi.science.calendar import TimeAxis
 
 # Of draws beyond a threshold: most lie next to the bound, so that they hardly change weighted sums.
 _POWER = 10
@@ -168,6 +169,8 @@ def downscale(
 
     `axes` are what `first_axes` returns of the cells' weights.
     """
+    from espo_luigi.downscaling.kernels import map_to_sample, rotate_and_map  # here, as a configuration needs none
+
     if len(simulated) == 1:
         return coarse[None].copy()
     levels = np.linspace(0, 1, quantiles + 1)

@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import Field
 
 from espo_luigi.downscaling.base import Downscaler, Setup, WindowArguments
-from espo_luigi.downscaling.kernels import order_days, rank_days, take_factors
 from espo_luigi.fields import Integer, OmitDefault, PositiveThreshold
 from espo_luigi.methods.base import Step
 from espo_luigi.science.seeds import cell_generator
@@ -47,6 +46,8 @@ class QPLAD(Downscaler):
 
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Learned:
         """Order the reference's days by their coarse value."""
+        from espo_luigi.downscaling.kernels import order_days  # here, as a configuration needs none
+
         coarse, fine = _wet(coarse, setup, "coarse"), _wet(fine, setup, "fine")
         days, starts = days_around(setup.reference.dayofyear, setup.arguments["window"])
         order, counts = order_days(coarse, days, starts)
@@ -54,6 +55,8 @@ class QPLAD(Downscaler):
 
     def quantiles(self, adjusted: np.ndarray, setup: Setup) -> np.ndarray:
         """Return the quantile of each day (coarse cell, day) among those around it, in years around its own."""
+        from espo_luigi.downscaling.kernels import rank_days
+
         dayofyear, year = setup.time.dayofyear, setup.time.year
         window, years = setup.arguments["window"], setup.arguments["years"]
         return rank_days(adjusted, dayofyear, year, window // 2, years, setup.time.days_in_longest_year)
@@ -65,6 +68,8 @@ class QPLAD(Downscaler):
 
     def at_quantiles(self, adjusted: np.ndarray, quantiles: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Do what `apply` does with days whose quantiles, (coarse cell, day) from 0 to 1, are known."""
+        from espo_luigi.downscaling.kernels import take_factors
+
         made = take_factors(adjusted, quantiles, *learned, setup.places.own, setup.time.dayofyear, setup.kind == "*")
         return made if setup.wet is None else np.where(made < setup.wet, 0.0, made)
 

@@ -1,0 +1,98 @@
+"""Section `downscaling`: adjusting on a coarse grid, and how the result comes to the reference's cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from espo_luigi.config.bias_adjustment import line_of
+from espo_luigi.downscaling.base import DOWNSCALERS, downscaler_named
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section
+
+# Degrees; a step divides 180 up to this part of it.
+_ROUND_OFF = 1e-6
+
+
+def _as_step(value: Any) -> Any:
+    expected = "expected the width of the coarse grid's cells, degrees, a number such as 1.0"
+    if isinstance(value, str):
+        raise ValueError(f"{expected}; a model's own grid, or a file's, is not possible yet")
+    return value
+
+
+def _divides(step: float) -> float:
+    if not 0 < step <= 30 or abs(180 / step - round(180 / step)) > _ROUND_OFF:
+        raise ValueError(
+            f"cells begin at whole multiples; expected degrees of which 180 is one, up to 30, got {step:g}"
+        )
+    return step
+
+
+def _known(name: str) -> str:
+    try:
+        downscaler_named(name)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _of_the_downscaler(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Validate arguments by the model of the downscaler."""
+    if (name := info.data.get("method")) is None:  # which is wrong
+        return value
+    model = downscaler_named(name).Arguments
+    try:
+        return model.model_validate({} if value is None else value, context=info.context)
+    except ValidationError as error:
+        lines = [line_of(one, model, name) for one in error.errors()]
+        raise ValidationError.from_exception_data(model.__name__, lines) from None
+
+
+class Downscaling(Section):
+    """How a variable is downscaled."""
+
+    method: Annotated[str, AfterValidator(_known)] = Field(
+        description=f"the downscaler: {', '.join(DOWNSCALERS)}, or an installed package's"
+    )
+    given: Annotated[SerializeAsAny[Section], WrapValidator(_of_the_downscaler)] = Field(
+        default_factory=dict,
+        alias="arguments",
+        validate_default=True,
+        description="keyword arguments of the downscaler",
+    )
+
+
+class DownscalingSection(Downscaling):
+    """Section `downscaling`: simulations are adjusted on a coarse grid, and downscaled afterwards."""
+
+    grid: Annotated[Number, BeforeValidator(_as_step), AfterValidator(_divides)] = Field(
+        description="the width of the coarse grid's cells, degrees, which begin at whole multiples of it"
+    )
+    least_share: Annotated[Number, Field(ge=0, le=1)] = OmitDefault(
+        "the part of a coarse cell that the reference's cells have to cover; cells of others take the nearest", 0.1
+    )
+    variables: Annotated[ByFileName[Downscaling], NothingIsEmpty] = OmitDefault(
+        "variables that are downscaled otherwise", {}
+    )
+
+    def of(self, variable: str) -> Downscaling:
+        """Return how a variable is downscaled."""
+        return self.variables.get(variable, self)
+
+    def ways(self, variables: Mapping[str, Any] | tuple[str, ...]) -> Iterator[tuple[str, str, Downscaling]]:
+        """Yield of each variable its name, the key of its section, and the section."""
+        for name in variables:
+            key = f"downscaling.variables.{name}" if name in self.variables else "downscaling"
+            yield name, key, self.of(name)

@@ -1,0 +1,74 @@
+"""The section `downscaling`: what it may say, and what is refused by its key before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from espo_luigi.config import RunConfig
+from espo_luigi.errors import ConfigurationError
+
+Load = Callable[..., RunConfig]
+
+
+def with_section(load_with: Load, section: Any) -> RunConfig:
+    return load_with(yaml.safe_dump({"downscaling": section}))
+
+
+def test_without_the_section_the_configuration_is_the_same(load_with: Load) -> None:
+    plain = load_with()
+    assert plain.downscaling is None
+    assert "downscaling" not in plain.model_dump(by_alias=True)
+    assert with_section(load_with, None).hash == plain.hash
+
+
+def test_a_variable_may_be_downscaled_otherwise(load_with: Load) -> None:
+    section = {"grid": 1, "method": "QPLAD", "variables": {"tasmax": {"method": "MBCnSD", "arguments": {"step": 5}}}}
+    config = with_section(load_with, section)
+    assert config.downscaling is not None
+    assert config.downscaling.of("pr").method == "QPLAD"
+    assert config.downscaling.of("pr").given.arguments() == {"window": 31, "years": 21}
+    assert config.downscaling.of("tasmax").given.arguments()["step"] == 5
+    assert config.hash != with_section(load_with, {"grid": 1, "method": "BCSD"}).hash
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "told"),
+    [
+        ({"method": "QPLAD"}, "downscaling.grid", "missing"),
+        ({"grid": 1.0}, "downscaling.method", "missing"),
+        ({"grid": 0.7, "method": "BCSD"}, "downscaling.grid", "180"),
+        ({"grid": -1, "method": "BCSD"}, "downscaling.grid", "180"),
+        ({"grid": "model", "method": "BCSD"}, "downscaling.grid", "degrees"),
+        ({"grid": True, "method": "BCSD"}, "downscaling.grid", "number"),
+        ({"grid": 1, "method": "BCCA"}, "downscaling.method", "BCSD, MBCnSD, QPLAD"),
+        ({"grid": 1, "method": "BCSD", "arguments": {"windows": 3}}, "downscaling.arguments.windows", "window"),
+        ({"grid": 1, "method": "BCSD", "arguments": {"years": 3}}, "downscaling.arguments.years", "BCSD"),
+        ({"grid": 1, "method": "QPLAD", "arguments": {"window": 0}}, "downscaling.arguments.window", "1"),
+        ({"grid": 1, "method": "QPLAD", "arguments": {"window": 30}}, "downscaling.arguments.window", "odd"),
+        ({"grid": 1, "method": "QPLAD", "arguments": {"years": 31}}, "downscaling.arguments.years", "30"),
+        ({"grid": 1, "method": "QPLAD", "arguments": {"wet_day": "1 m"}}, "downscaling.arguments.wet_day", "K"),
+        ({"grid": 1, "method": "MBCnSD", "arguments": {"window": 31}}, "downscaling.arguments.window", "iterations"),
+        ({"grid": 1, "method": "BCSD", "least_share": 2}, "downscaling.least_share", "1"),
+        ({"grid": 1, "method": "BCSD", "variables": {"pr": {"method": "QPLAD"}}}, "downscaling.variables.pr", "tasmax"),
+        ({"grid": 1, "method": "BCSD", "window": 31}, "downscaling.window", "arguments"),
+    ],
+)
+def test_wrong_settings_are_refused_by_key(load_with: Load, section: Any, key: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(key)) as refused:
+        with_section(load_with, section)
+    assert told in str(refused.value)
+
+
+def test_differences_of_a_variable_of_ratios_are_refused(load_with: Load) -> None:
+    pr = {
+        "training_args": {"group": "time.dayofyear", "xclim_train_args": {"kind": "*", "nquantiles": 50}},
+        "adjusting_args": {},
+    }
+    section = {"grid": 1, "method": "QPLAD", "variables": {"pr": {"method": "BCSD", "arguments": {"kind": "+"}}}}
+    with pytest.raises(ConfigurationError, match=r"downscaling\.variables\.pr\.arguments\.kind"):
+        load_with(yaml.safe_dump({"downscaling": section, "biasadjust": {"variables": {"pr": pr}}}))

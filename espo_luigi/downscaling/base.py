@@ -48,11 +48,11 @@ class Setup:
     places
         Where the block's fine cells lie among its coarse cells.
     numbers
-        Of each coarse cell, the number by which it draws.
+        Of each coarse cell, its number on the globe.
     areas
         What each fine cell weighs.
     seed
-        Names the random draws; with the coarse cell's number, it decides them.
+        Names the random draws; with the number of a coarse cell, it decides them.
     lower, upper
         The variable's limits, in its units; None without.
     wet
@@ -73,9 +73,10 @@ class Setup:
     upper: Limit | None = None
     wet: float | None = None
 
-    def cells_of(self, coarse: int) -> np.ndarray:
-        """Return the places of the fine cells of a coarse cell."""
-        return np.flatnonzero(self.places.own == coarse)
+    def groups(self) -> dict[int, np.ndarray]:
+        """Return the places of the fine cells that lie in each coarse cell, by its number, by which it draws."""
+        inside = self.places.numbers
+        return {number: np.flatnonzero(inside == number) for number in np.unique(inside).tolist()}
 
 
 def _odd(days: int) -> int:
@@ -99,8 +100,8 @@ class Downscaler:
     """A way to downscale; subclasses are registered under the entry-point group `espo_luigi.downscalers`.
 
     Series are float64 arrays: `coarse` (coarse cell, day) and `fine` (fine cell, day) of the reference have its dates,
-    `adjusted` (coarse cell, day) of a member has the simulation's. A block has all fine cells of its coarse cells, and
-    of coarse cells around those at least what their bilinear weights take. A cell with NaN throughout stays so.
+    `adjusted` (coarse cell, day) of a member has the simulation's. A block has all fine cells that lie in its
+    coarse cells, and the coarse cells around those. A cell with NaN throughout stays so.
 
     Attributes
     ----------

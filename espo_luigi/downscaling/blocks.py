@@ -64,13 +64,13 @@ def downscale(
     """
     method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
     places = setup.places
-    order = np.lexsort((fine["lon"].values, fine["lat"].values, places.own))
-    own = places.own[order]
-    _check_sizes(method, own)
+    order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
+    inside = places.numbers[order]
+    _check_sizes(method, inside)
     members = series["adjusted"].sizes.get(REALIZATION, 1)
     seeds = [f"{seed}+{label}" for label in np.atleast_1d(adjusted[REALIZATION].values)] if members > 1 else [seed]
     blocks = []
-    for part in whole_cells(own, max(1, method.cells_in_a_block // members)):
+    for part in whole_cells(inside, max(1, method.cells_in_a_block // members)):
         cells = order[part]
         near, setup_of_block = _of_block(setup, cells)
         taken = {name: one.isel({STACKED_DIM: indexer(near)}).data for name, one in series.items() if name != "fine"}
@@ -108,7 +108,7 @@ def steps(
 ) -> list[Step]:
     """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
     method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
-    cells = setup.cells_of(setup.places.own[cell])
+    cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
     near, setup = _of_block(setup, cells)
     values = {
@@ -203,8 +203,8 @@ def _limits(known: Variable, unit: str, given: Mapping[str, Any]) -> tuple[Limit
     return found[0], found[1]
 
 
-def _check_sizes(method: Downscaler, own: np.ndarray) -> None:
-    most = int(np.bincount(own).max())
+def _check_sizes(method: Downscaler, inside: np.ndarray) -> None:
+    most = int(np.unique(inside, return_counts=True)[1].max())
     if method.most_cells is not None and most > method.most_cells:
         raise DataError(
             f"{method.name}: a coarse cell has {most} cells of the reference; expected {method.most_cells} at most. "
@@ -218,7 +218,7 @@ def _of_block(setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:
     own, corners, weights = places.own[cells], places.corners[cells], places.weights[cells]
     near = np.unique(np.concatenate([own, corners[weights > 0]]))
     corners = np.where(weights > 0, np.minimum(np.searchsorted(near, corners), near.size - 1), 0)
-    in_block = Places(np.searchsorted(near, own), places.nearest[cells], corners, weights)
+    in_block = Places(places.numbers[cells], np.searchsorted(near, own), places.nearest[cells], corners, weights)
     return near, replace(setup, places=in_block, numbers=setup.numbers[near], areas=setup.areas[cells])
 
 

@@ -56,11 +56,10 @@ class MBCnSD(Downscaler):
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Learned:
         """Draw the rotations, which depend on the number of fine cells alone, and look for the first axes."""
         axes, rotations = {}, dict[int, np.ndarray]()
-        for place in np.unique(setup.places.own).tolist():
-            areas = setup.areas[setup.cells_of(place)]
-            axes[place] = first_axes(areas)
-            if areas.size not in rotations:
-                rotations[areas.size] = random_rotations(setup.arguments["iterations"], areas.size, setup.seed)
+        for number, cells in setup.groups().items():
+            axes[number] = first_axes(setup.areas[cells])
+            if cells.size not in rotations:
+                rotations[cells.size] = random_rotations(setup.arguments["iterations"], cells.size, setup.seed)
         return Learned(fine, months_of(setup.reference), axes, rotations)
 
     def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
@@ -68,8 +67,8 @@ class MBCnSD(Downscaler):
         places = setup.places
         out = np.full((places.own.size, adjusted.shape[1]), np.nan)
         months, years = months_of(setup.time), setup.time.year
-        for place in np.unique(places.own).tolist():
-            cells = setup.cells_of(place)
+        for number, cells in setup.groups().items():
+            place = places.own[cells[0]]
             corners, weights = places.corners[cells], places.weights[cells]
             near = np.where(weights[:, :, None] > 0, adjusted[corners], 0.0)
             interpolated = (near * weights[:, :, None]).sum(axis=1)
@@ -77,12 +76,12 @@ class MBCnSD(Downscaler):
                 continue
             for month in range(1, 13):
                 of_fine, days = np.flatnonzero(learned.months == month), np.flatnonzero(months == month)
-                draws = _Draws(setup, place, month)
+                draws = _Draws(setup, number, month)
                 observed = draws.beyond(learned.fine[np.ix_(cells, of_fine)], "fine")
                 coarse = draws.beyond(adjusted[place, days][None], "coarse")[0]
                 simulated = draws.beyond(interpolated[:, days], "simulation")
                 for own, kept in _windows(years[days], setup):
-                    axes, turns = learned.axes[place], learned.rotations[cells.size]
+                    axes, turns = learned.axes[number], learned.rotations[cells.size]
                     sample = np.ascontiguousarray(simulated[:, own])
                     made = downscale(observed, coarse[own], sample, axes, turns, setup.arguments["quantiles"])
                     out[np.ix_(cells, days[own][kept])] = made[:, kept]
@@ -115,17 +114,16 @@ class _Draws(NamedTuple):
     """The random draws of a month of a coarse cell."""
 
     setup: Setup
-    place: int
+    number: int
     month: int
 
     def beyond(self, values: np.ndarray, role: str) -> np.ndarray:
         """Draw values beyond the thresholds of each series (cell, day), in the order that the values have."""
         made = np.array(values, dtype=np.float64)
-        number = int(self.setup.numbers[self.place])
         for side, limit in (("lower", self.setup.lower), ("upper", self.setup.upper)):
             if limit is None:
                 continue
-            generator = cell_generator(self.setup.seed, f"downscaling {role} {side} {self.month}", number)
+            generator = cell_generator(self.setup.seed, f"downscaling {role} {side} {self.month}", self.number)
             for series, given, draws in zip(made, values, generator.random(values.shape), strict=True):
                 beyond = np.flatnonzero(given <= limit.threshold if side == "lower" else given >= limit.threshold)
                 new = limit.bound + draws[beyond] ** _POWER * (limit.threshold - limit.bound)

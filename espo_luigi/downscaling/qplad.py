@@ -91,12 +91,12 @@ def _wet(values: np.ndarray, setup: Setup, role: str) -> np.ndarray:
     """Give days with less than a wet day's amount an amount between half of it and all of it (as GDPCIR)."""
     if setup.wet is None:
         return values
-    made, own = values.copy(), np.arange(len(values)) if len(values) == len(setup.numbers) else setup.places.own
-    for place in np.unique(own):
-        draws = cell_generator(setup.seed, f"downscaling {role}", int(setup.numbers[place]))
-        cells = np.flatnonzero(own == place)
-        amounts = setup.wet * (0.5 + 0.5 * draws.random((cells.size, values.shape[1])))
-        made[cells] = np.where(values[cells] < setup.wet, amounts, values[cells])
+    made = values.copy()
+    is_fine = role == "fine"
+    groups = setup.groups() if is_fine else {number: [at] for at, number in enumerate(setup.numbers.tolist())}
+    for number, cells in groups.items():
+        draws = cell_generator(setup.seed, f"downscaling {role}", number).random((len(cells), values.shape[1]))
+        made[cells] = np.where(values[cells] < setup.wet, setup.wet * (0.5 + 0.5 * draws), values[cells])
     return made
 
 

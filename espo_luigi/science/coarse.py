@@ -68,8 +68,10 @@ class Places:
 
     Attributes
     ----------
+    numbers
+        The coarse cell, with or without data, that each fine cell lies in.
     own
-        The place among the coarse cells of each fine cell's own: the one that it lies in, or else the nearest.
+        The place, among those with data, of this coarse cell, or else of the nearest.
     nearest
         Fine cells whose own coarse cell is only the nearest.
     corners, weights
@@ -77,6 +79,7 @@ class Places:
         them has no data, its own.
     """
 
+    numbers: Integers
     own: Integers
     nearest: NDArray[np.bool_]
     corners: Integers
@@ -87,7 +90,8 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
     """Return where fine cells (degrees) lie among the coarse cells of these numbers, ascending."""
     from scipy.spatial import cKDTree
 
-    own, known = _found(numbers, grid.numbers(lat, lon))
+    inside = grid.numbers(lat, lon)
+    own, known = _found(numbers, inside)
     if not known.all():
         tree = cKDTree(unit_vectors(*grid.centres(numbers)))
         own[~known] = tree.query(unit_vectors(lat[~known], lon[~known]))[1]
@@ -96,7 +100,7 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
     lone = (~there & (weights > _ROUND_OFF)).any(axis=-1) | ~known
     corners = np.where(lone[:, None] | ~there, own[:, None], corners)
     weights = np.where(lone[:, None], np.array([1.0, 0, 0, 0]), weights)
-    return Places(own, ~known, corners, weights)
+    return Places(inside, own, ~known, corners, weights)
 
 
 def areas_of(cells: xr.Dataset) -> Floats:
@@ -197,12 +201,12 @@ def _means(data: xr.DataArray, areas: Floats, starts: Integers) -> xr.DataArray:
     ).rename(coarse=STACKED_DIM)
 
 
-def whole_cells(own: Integers, most: int) -> list[slice]:
-    """Cut fine cells, in the order of their coarse cells `own`, into blocks of whole coarse cells.
+def whole_cells(inside: Integers, most: int) -> list[slice]:
+    """Cut fine cells, in the order of the coarse cells that they lie in, into blocks of whole coarse cells.
 
     A block has `most` fine cells at most, or a single coarse cell.
     """
-    ends = np.append(np.flatnonzero(np.diff(own)) + 1, own.size)
+    ends = np.append(np.flatnonzero(np.diff(inside)) + 1, inside.size)
     blocks, first, last = [], 0, 0
     for end in ends.tolist():
         if last > first and end - first > most:

@@ -110,7 +110,7 @@ def test_series_that_differ_are_refused(given: dict[str, xr.DataArray]) -> None:
 
 def test_too_many_cells_are_refused(given: dict[str, xr.DataArray], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("espo_luigi.downscaling.mbcnsd.MBCnSD.most_cells", 15)
-    with pytest.raises(DataError, match="cells of the reference"):
+    with pytest.raises(DataError, match="16 cells"):
         downscaled(given, "MBCnSD")
 
 

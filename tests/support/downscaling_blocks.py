@@ -44,7 +44,7 @@ def block(
         kind=kind,
         reference=given.pop("reference", axis(fine.shape[1])),
         time=given.pop("time", axis(adjusted.shape[1])),
-        places=places or Places(own, np.zeros(len(fine), bool), np.tile(own[:, None], 4), weights),
+        places=places or Places(own + 100, own, np.zeros(len(fine), bool), np.tile(own[:, None], 4), weights),
         numbers=np.arange(len(coarse)) + 100,
         areas=np.ones(len(fine)) if areas is None else areas,
         seed="test",

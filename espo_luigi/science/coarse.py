@@ -43,6 +43,10 @@ class CoarseGrid:
         column = np.floor((np.asarray(lon, float) + _ROUND_OFF) / self.step) % columns
         return (row * columns + column).astype(np.int64)
 
+    def edge_near(self, lat: float) -> float:
+        """Return the latitude, just below the nearest edge of rows, that parts the cells of rows on both sides."""
+        return round((lat + 90) / self.step) * self.step - 90 - _ROUND_OFF
+
     def centres(self, numbers: Integers) -> tuple[Floats, Floats]:
         """Return latitude and longitude (0 to 360) of cells."""
         row, column = np.divmod(numbers, self.shape[1])
@@ -104,13 +108,11 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
 
 
 def areas_of(cells: xr.Dataset) -> Floats:
-    """Return what stacked cells weigh in means: areas on a grid of rows and columns, rotated too; else all the same."""
-    if "rlat" in cells.coords:
-        return np.cos(np.deg2rad(cells["rlat"].values.astype(float)))
-    rows = str(cells["lat"].attrs.get(ORIGINAL_SHAPE, f"{cells.sizes[STACKED_DIM]}x1")).partition("x")[0]
-    if np.unique(cells["lat"].values).size > int(rows):  # each cell has a latitude of its own
+    """Return what stacked cells weigh in means: areas on grids of latitudes and longitudes, rotated too; else 1."""
+    rows = {str(name) for name, one in cells.coords.items() if one.dims == (STACKED_DIM,)} - {"lat", "lon", "rlon"}
+    if rows not in ({"rlat"}, set()):  # coordinates of a projection
         return np.ones(cells.sizes[STACKED_DIM])
-    return np.cos(np.deg2rad(cells["lat"].values.astype(float)))
+    return np.cos(np.deg2rad(cells["rlat" if rows else "lat"].values.astype(float)))
 
 
 def coarse_numbers(grid: CoarseGrid, cells: xr.Dataset, least_share: float = 0.0) -> Integers:

@@ -3,9 +3,10 @@
 | module | rules |
 |---|---|
 | `inputs` | InputCheck, RefInputCheck |
-| `reference` | MakeRef, RefDefault, ReferenceCalendar |
+| `reference` | MakeRef, RefDefault, ReferenceCalendar, CoarseReference |
 | `simulation` | Extract, Regrid |
 | `adjustment` | Train, Adjust |
+| `downscaling` | Downscale |
 | `product` | CleanUp, Move, ConcatenationFinal, HealthChecks |
 | `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement |
@@ -50,6 +51,7 @@ from espo_luigi.tasks.diagnostics import DiagRef as DiagRef
 from espo_luigi.tasks.diagnostics import OffDiagRefProp as OffDiagRefProp
 from espo_luigi.tasks.diagnostics import OffDiagScenPropMeas as OffDiagScenPropMeas
 from espo_luigi.tasks.diagnostics import OffDiagSimPropMeas as OffDiagSimPropMeas
+from espo_luigi.tasks.downscaling import Downscale as Downscale
 from espo_luigi.tasks.ensembles import Ensemble as Ensemble
 from espo_luigi.tasks.ensembles import Regions as Regions
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
@@ -79,6 +81,7 @@ from espo_luigi.tasks.product import Derive as Derive
 from espo_luigi.tasks.product import HealthChecks as HealthChecks
 from espo_luigi.tasks.product import Move as Move
 from espo_luigi.tasks.product import Swap as Swap
+from espo_luigi.tasks.reference import CoarseReference as CoarseReference
 from espo_luigi.tasks.reference import MakeRef as MakeRef
 from espo_luigi.tasks.reference import RefDefault as RefDefault
 from espo_luigi.tasks.reference import ReferenceCalendar as ReferenceCalendar

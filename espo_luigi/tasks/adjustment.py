@@ -26,10 +26,18 @@ from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.units import units_of
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition, staleness
-from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, every, version_of_plugin
+from espo_luigi.tasks.base import (
+    AdjustedPieceParameter,
+    EspoTask,
+    PieceParameter,
+    PoolParameter,
+    VariableParameter,
+    every,
+    version_of_plugin,
+)
 from espo_luigi.tasks.context import RunContext, settings
 from espo_luigi.tasks.ports import temporary, upstream
-from espo_luigi.tasks.reference import ReferenceCalendar
+from espo_luigi.tasks.reference import reference_of_piece
 from espo_luigi.tasks.simulation import Regrid, four_years
 
 # The calendars in which the reference is trained on.
@@ -105,7 +113,7 @@ class VariableTask(EspoTask):
 
     def arguments(self, before: int | np.ndarray, purpose: str = "") -> dict[str, Any]:
         """Return what training and adjusting share; `before` so many cells of the piece are not given to them."""
-        seed, first_cell = self.context.production.pieces.draws(self.pool, self.piece, self.var)
+        seed, first_cell = partition.draws(self.context, self.pool, self.piece, self.var)
         return {
             "engine": self.how.engine,
             "maximal_calendar": self.context.config.custom.maximal_calendar,
@@ -118,7 +126,8 @@ class Train(VariableTask):
     """Rule `train`: what a method learns over the reference period, for a variable or a group."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    piece = AdjustedPieceParameter()
+    in_reference = reference_of_piece("out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
     in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
@@ -161,10 +170,10 @@ class Adjust(VariableTask):
     """Rule `adjust`: a variable or a group of the simulation, bias-adjusted over the whole period."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    piece = AdjustedPieceParameter()
     in_training = upstream(Train, "out_training", var=lambda task: [task.var] if task.how.chosen.trains else [])
     in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
-    in_reference = upstream(
-        ReferenceCalendar,
+    in_reference = reference_of_piece(
         "out_reference",
         calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
     )

@@ -111,6 +111,8 @@ class _Stored(argparse.Action):
 SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
 PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
+AdjustedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.adjusted_pieces(run), "region")
+RegriddedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.regridded_pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
 DerivedParameter = functools.partial(WildcardParameter, lambda run: run.config.derived)
@@ -311,9 +313,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
-        # Only runs with flags have the fingerprint of their section.
-        idle = "flags" if self.context.config.flagging is None else ""
-        return [key.format_map(self.wildcards) for key in self.reads if key != idle] + self._pool_key()
+        # Only runs with flags, or downscaling, have the fingerprint of their section.
+        sections = {"flags": self.context.config.flagging, "downscaling": self.context.config.downscaling}
+        idle = [name for name, section in sections.items() if section is None]
+        return [key.format_map(self.wildcards) for key in self.reads if key not in idle] + self._pool_key()
 
     def keys_read(self) -> frozenset[str]:
         """Return the keys, with wildcards, that this task and those before it read for their outputs."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import luigi
+import numpy as np
 import xarray as xr
 from luigi.parameter import ParameterVisibility
 
@@ -20,10 +21,11 @@ from espo_luigi.config import Extraction, OffDiag, Region, RunConfig, load
 from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
+from espo_luigi.downscaling.base import downscaler_named
 from espo_luigi.driver.settings import espo as driver
-from espo_luigi.errors import CatalogError, ConfigurationError, ParameterError, StoreError, named_by_part
+from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError, StoreError, named_by_part
 from espo_luigi.fields import existing_parent
-from espo_luigi.science import grid
+from espo_luigi.science import coarse, grid, stack
 from espo_luigi.science.diagnose.definitions import usual_properties
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.geometry.cutting import subset_box
@@ -225,8 +227,38 @@ class RunContext:
     @functools.cached_property
     def land_cells(self) -> int:
         """How many cells of the whole domain the reference has data in on its first day; reads that map."""
-        found = subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
-        return int(found["land"].notnull().sum())
+        return int(self._land["land"].notnull().sum())
+
+    @functools.cached_property
+    def _land(self) -> xr.Dataset:
+        return subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
+
+    @functools.cached_property
+    def coarse_numbers(self) -> np.ndarray:
+        """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map.
+
+        Raises
+        ------
+        ConfigurationError
+            If the coarse grid is no coarser than the reference, or has too many cells for a downscaler.
+        """
+        section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
+        grid, key = coarse.CoarseGrid(section.grid), "`downscaling.grid`"
+        try:
+            coarse.coarse_numbers(grid, cells, section.least_share)
+        except DataError as error:
+            raise ConfigurationError(f"{key}: {error}") from error
+        numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
+        most = int(np.unique(numbers, return_counts=True)[1].max())
+        for name, _, how in section.ways(self.config.biasadjust.adjusted):
+            allowed = downscaler_named(how.method).most_cells
+            if allowed is not None and most > allowed:
+                raise ConfigurationError(
+                    f"{key}: a cell of {section.grid:g} degrees holds {most} cells of the reference, and "
+                    f"{how.method}, the downscaler of {name}, takes {allowed} at most. Give a smaller step, or another "
+                    "downscaler."
+                )
+        return numbers
 
     @functools.cached_property
     def cells_by_area(self) -> float:

@@ -22,6 +22,8 @@ from espo_luigi.science.grid import count_cells, holds_land
 # Keys of the configuration, as `EspoTask.reads` has them: a box, and only the names and order of all boxes.
 PIECE_KEY = "custom.regions.{piece}"
 NAMES_KEY = "custom.regions.*"
+# The name of the whole domain on the coarse grid, on which simulations are adjusted that are downscaled afterwards.
+COARSE = "coarse"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "
 # The key of the production, by its name, whether the configuration gives it or not.
@@ -65,6 +67,24 @@ def pieces(run: Any) -> list[str]:
     return list(run.production.pieces.names(run))
 
 
+def adjusted_pieces(run: Any) -> list[str]:
+    """Return the names of the pieces on which simulations are adjusted: all, or the coarse level alone."""
+    return pieces(run) if run.config.downscaling is None else [COARSE]
+
+
+def regridded_pieces(run: Any) -> list[str]:
+    """Return the names of the pieces to which simulations are regridded: all, and those that are adjusted."""
+    return list(dict.fromkeys([*pieces(run), *adjusted_pieces(run)]))
+
+
+def draws(run: Any, pool: str, piece: str, var: str) -> tuple[str, int]:
+    """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
+    if piece == COARSE:
+        return f"{pool}+{piece}+{var}", 0
+    seed, first_cell = run.production.pieces.draws(pool, piece, var)
+    return str(seed), int(first_cell)
+
+
 def box_of(run: Any, piece: str) -> Region:
     """Return the box that contains a piece."""
     found: Region = run.production.pieces.box(piece)
@@ -101,7 +121,12 @@ def pools_of(task: Any) -> set[str]:
 
 def pieces_of(task: Any) -> set[str]:
     """Return the piece that a task works on; none for tasks of the whole domain."""
-    return {task.piece} if hasattr(task, "piece") else set()
+    return {task.piece} - {COARSE} if hasattr(task, "piece") else set()
+
+
+def is_coarse(task: Any) -> bool:
+    """Return True for a task that works on the coarse grid."""
+    return bool(getattr(task, "piece", "") == COARSE or task.task_family == "CoarseReference")
 
 
 def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
@@ -113,8 +138,11 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
             area = min(area, CELLS_OF_A_DOMAIN / run.cells_by_area)
     else:
         names = [wildcards["piece"]] if "piece" in wildcards else pieces(run)
-        cells = {name: run.production.pieces.cells(run, name) for name in names}
+        is_coarse = names == [COARSE]
+        cells = {} if is_coarse else {name: run.production.pieces.cells(run, name) for name in names}
         area = sum(_area(box_of(run, name)) if n is None else n / run.cells_by_area for name, n in cells.items())
+        if is_coarse and config.downscaling is not None:
+            area = _area(domain_without_buffer(config)) / config.downscaling.grid**2 / run.cells_by_area
     is_simulated = wildcards.keys() & {"sim_id", "pool"}
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
     periods = config.custom.stretches if is_simulated else [config.custom.ref_period]

@@ -37,6 +37,7 @@ from espo_luigi.tasks.base import (
     every_piece,
 )
 from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.downscaling import Downscale, adjusted_pieces, adjusted_rule
 from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Regrid, four_years
@@ -121,9 +122,7 @@ class Swap(ProductTask):
     pool, piece = PoolParameter(), PieceParameter()
     resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")
     values_in_outputs = 3.0
-    in_adjusted = upstream(
-        Adjust, "out_adjusted", var=lambda task: task.context.config.biasadjust.groups_of(task.needs)
-    )
+    in_adjusted = adjusted_pieces(var=lambda task: task.context.config.biasadjust.groups_of(task.needs))
     uncut = ("in_adjusted",)
     reads = ("clean_up.temperatures", "custom.working_chunks")
     out_tasmax = temporary("{pool}+{domain}+{ref_source}+{piece}+tasmax+adjustedS.zarr")
@@ -179,8 +178,8 @@ class Derive(EspoTask):
     pool, piece, var = PoolParameter(), PieceParameter(), DerivedParameter()
     resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")
     values_in_outputs = 1.0
-    in_adjusted = upstream(
-        Adjust, "out_adjusted", var=lambda task: task.context.config.biasadjust.groups_of(task.inputs_of(Adjust))
+    in_adjusted = adjusted_pieces(
+        var=lambda task: task.context.config.biasadjust.groups_of(task.inputs_of(adjusted_rule(task.context)))
     )
     in_tasmax = upstream(Swap, "out_tasmax", piece=lambda task: task.pieces_with("tasmax"))
     in_tasmin = upstream(Swap, "out_tasmin", piece=lambda task: task.pieces_with("tasmin"))
@@ -221,7 +220,7 @@ def _makes(run: RunContext, name: str) -> type[EspoTask]:
     """Return ESPO v2's rule that makes the pieces of a variable of products."""
     if name in run.config.derived:
         return Derive
-    return Swap if name in TEMPERATURES and run.config.consistency else Adjust
+    return Swap if name in TEMPERATURES and run.config.consistency else adjusted_rule(run)
 
 
 class CleanUp(ProductTask):
@@ -230,9 +229,7 @@ class CleanUp(ProductTask):
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
     values_in_outputs = 1.0
-    in_adjusted = upstream(
-        Adjust,
-        "out_adjusted",
+    in_adjusted = adjusted_pieces(
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         var=lambda task: list(task.context.config.biasadjust.variables),
     )
@@ -460,10 +457,10 @@ class ConcatClean(JoinTask):
 
     var = PublishedParameter()
     in_slices = upstream(
-        (Adjust, Swap, Derive),
-        lambda task: {Swap: f"out_{task.var}", Adjust: "out_adjusted", Derive: "out_derived"}[
-            _makes(task.context, task.var)
-        ],
+        (Adjust, Downscale, Swap, Derive),
+        lambda task: {Swap: f"out_{task.var}", Derive: "out_derived"}.get(
+            _makes(task.context, task.var), "out_adjusted"
+        ),
         which=lambda task: _makes(task.context, task.var),
         var=lambda task: task.context.config.biasadjust.group_of(task.var),
         pool=lambda task: partition.pool_of(task.context, task.sim_id),

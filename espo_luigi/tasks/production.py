@@ -14,8 +14,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import registered
 from espo_luigi.science import stack
+from espo_luigi.science.chunks import indexer
+from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
 from espo_luigi.tasks.ports import upstream
@@ -28,6 +31,7 @@ class Boxes:
     """The parts of the land that are worked on side by side: the boxes of `custom.regions`, each with its own grid."""
 
     regions: Mapping[str, Region]
+    grid: CoarseGrid | None = None
 
     def names(self, run: Any) -> list[str]:
         """Return the names of all pieces, from south to north."""
@@ -35,7 +39,20 @@ class Boxes:
 
     def box(self, name: str) -> Region:
         """Return the box that contains a piece."""
-        return self.regions[name]
+        return self.regions[name] if self.grid is None else self._of_whole_cells(self.grid)[name]
+
+    def _of_whole_cells(self, grid: CoarseGrid) -> dict[str, Region]:
+        """Return the boxes, with bounds between two of them moved to the nearest edge of the coarse grid."""
+        bounds = {name: box.lat_bnds for name, box in self.regions.items()}
+        every = sorted(bound for both in bounds.values() for bound in both)
+        moved = {bound: grid.edge_near(bound) for bound in every if every[0] < bound < every[-1]}
+        made = {name: tuple(moved.get(bound, bound) for bound in both) for name, both in bounds.items()}
+        if narrow := [name for name, (south, north) in made.items() if not south < north]:
+            raise ConfigurationError(
+                f"`custom.regions.{narrow[0]}` is narrower than the cells of `downscaling.grid`, {grid.step:g} "
+                "degrees, none of which may lie in two regions. Give wider regions, or a finer grid."
+            )
+        return {name: box.model_copy(update={"lat_bnds": made[name]}) for name, box in self.regions.items()}
 
     def cells(self, run: Any, name: str) -> float | None:
         """Return how many cells a piece has, or None where only its box is known."""
@@ -43,12 +60,23 @@ class Boxes:
 
     def keys(self) -> tuple[str, ...]:
         """Return the configuration's keys on which a piece `{piece}` depends; that of its box is the first."""
-        return (PIECE_KEY,)
+        return (PIECE_KEY, *self._key_of_grid)
+
+    @property
+    def _key_of_grid(self) -> tuple[str, ...]:
+        return () if self.grid is None else ("downscaling.grid",)
+
+    def _by_coarse_cells(self, cells: xr.Dataset) -> xr.Dataset:
+        """Return stacked cells, those of the same coarse cell one after the other."""
+        if self.grid is None:
+            return cells
+        numbers = self.grid.numbers(cells["lat"].values, cells["lon"].values)
+        return cells.isel({stack.STACKED_DIM: indexer(np.argsort(numbers, kind="stable"))})
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return a piece of `reference`, which covers its box: the stacked land cells, and their grid with `land`."""
         grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
-        return stack.stack_drop_nans(reference), grid
+        return self._by_coarse_cells(stack.stack_drop_nans(reference)), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
@@ -59,14 +87,24 @@ class Boxes:
 class Slices(Boxes):
     """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …
 
+    With a coarse grid, cells are in the order of its cells, each of which belongs to the slice of its first cell.
     `regions` has the whole domain, without a buffer, as its only box.
     """
 
-    size: int
+    size: int = 1
 
     def names(self, run: Any) -> list[str]:
         """Return as many names as it takes for the land cells of the reference."""
-        return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
+        count = -(-run.land_cells // self.size) if self.grid is None else int(self._slices(run).max()) + 1
+        return [f"sr-{number}" for number in range(count)]
+
+    def _slices(self, run: Any) -> np.ndarray:
+        """Return the number of the slice of each land cell, in the order of rows."""
+        if self.grid is None:
+            return np.arange(run.land_cells) // self.size
+        _, inverse, counts = np.unique(run.coarse_numbers, return_inverse=True, return_counts=True)
+        firsts = np.cumsum([0, *counts[:-1]])
+        return np.unique(firsts // self.size, return_inverse=True)[1][inverse]
 
     def box(self, name: str) -> Region:
         """Return the whole domain."""
@@ -75,11 +113,13 @@ class Slices(Boxes):
 
     def cells(self, run: Any, name: str) -> float | None:
         """Return the size of the slice; the last may be shorter."""
+        if self.grid is not None:
+            return int((self._slices(run) == self._number(name)).sum())
         return min(self.size, run.land_cells - self._first(name))
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the domain and of the slices."""
-        return ("domain", "subregions")
+        return ("domain", "subregions", *self._key_of_grid)
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
@@ -91,24 +131,28 @@ class Slices(Boxes):
         """
         cells = stack.stack_drop_nans(reference.drop_vars(("mask", "orog"), errors="ignore"))
         check_land_cells(run, cells.sizes[stack.STACKED_DIM])
-        first = self._first(name)
+        number, mine = self._number(name), self._slices(run) == self._number(name)
         grid, land = stack.grid_of(reference), stack.land_of(reference)
         places = np.flatnonzero(land.values)
         own = np.zeros(land.size, bool)
-        own[places[first : first + self.size]] = True
-        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if first else land.attrs
+        own[places[mine]] = True
+        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if number else land.attrs
         grid = grid.assign(land=land.copy(data=own.reshape(land.shape)).assign_attrs(attrs))
         grid = grid.assign_coords(
             {name: field.variable for name, field in reference.coords.items() if "grid_mapping_name" in field.attrs}
         )
-        return cells.isel({stack.STACKED_DIM: slice(first, first + self.size)}), grid
+        return self._by_coarse_cells(cells.isel({stack.STACKED_DIM: indexer(np.flatnonzero(mine))})), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return a seed for the whole domain: slices of any size draw the same."""
         return f"{pool}+{var}", self._first(name)
 
     def _first(self, name: str) -> int:
-        return int(name.removeprefix("sr-")) * self.size
+        return self._number(name) * self.size
+
+    @staticmethod
+    def _number(name: str) -> int:
+        return int(name.removeprefix("sr-"))
 
 
 class Production:
@@ -141,6 +185,11 @@ class Production:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+
+    @property
+    def coarse_grid(self) -> CoarseGrid | None:
+        """The grid on which simulations are adjusted that are downscaled afterwards; None without downscaling."""
+        return None if self.config.downscaling is None else CoarseGrid(self.config.downscaling.grid)
 
     def fields(self) -> dict[str, str]:
         """Return further fields of path templates: `collection` and `label` carry the project's name and version."""

@@ -32,11 +32,12 @@ from espo_luigi.science.geometry.cells import normalise_coordinates
 from espo_luigi.science.geometry.cutting import cells_inside, subset_box
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
-from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask, RegriddedPieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
 from espo_luigi.tasks.ports import temporary, upstream
-from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
+from espo_luigi.tasks.reference import reference_of_piece
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
+        "downscaling",
         "flags",
         *TABLE,
         "regrid.regrid_method",
@@ -122,11 +124,11 @@ class Extract(EspoTask):
 class Regrid(EspoTask):
     """Rule `regrid`: a simulation on the cells of a piece of the reference, by the configured cascade of grids."""
 
-    sim_id, piece = SimulationParameter(), PieceParameter()
+    sim_id, piece = SimulationParameter(), RegriddedPieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
     values_in_outputs = 1.0
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
-    in_grid = upstream(RefDefault, "out_grid")
+    in_reference = reference_of_piece("out_reference", calendar="noleap")
+    in_grid = reference_of_piece("out_grid", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
@@ -144,10 +146,12 @@ class Regrid(EspoTask):
     def compute(self, reference: xr.Dataset, grid: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade as a single matrix, and fill gaps; target cells are written once, as whole series."""
         config = self.context.config
-        options = config.regrid.options()
-        weights = regrid.weigh(extracted, reference, whole=grid, skip_coarser=config.regrid.skip_coarser, **options)
+        options, skip_coarser = config.regrid.options(), config.regrid.skip_coarser
+        if self.piece == partition.COARSE:
+            options, skip_coarser = {"methods": dict.fromkeys(config.variables, "conservative_normed")}, False
+        weights = regrid.weigh(extracted, reference, whole=grid, skip_coarser=skip_coarser, **options)
         if not self.context.is_regional(self.sim_id):
-            self._check_reach(extracted, reference, weights)
+            self._check_reach(extracted, reference, weights, options)
         chunks = config.custom.working_chunks
         regridded = regrid.regrid(with_repairs_told(extracted), reference, weights=weights, chunks=chunks)
         how = config.extraction.simulation.fill_in_time
@@ -157,7 +161,13 @@ class Regrid(EspoTask):
             filled = quality.of_regridded(filled, regridded, extrapolated, how)
         return rechunk(filled, chunks)
 
-    def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset, weights: Mapping[Any, regrid.Weights]) -> None:
+    def _check_reach(
+        self,
+        extracted: xr.Dataset,
+        reference: xr.Dataset,
+        weights: Mapping[Any, regrid.Weights],
+        options: Mapping[str, Any],
+    ) -> None:
         config = self.context.config
         try:
             regrid.check_reach(extracted, reference, config.domain.tile_buffer)
@@ -168,7 +178,7 @@ class Regrid(EspoTask):
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error
             logger.warning("%s, %s: %s", self.sim_id, self.piece, error)
-        regrid.check_filled(weights, config.regrid.options(), "regrid.regrid_dataset")
+        regrid.check_filled(weights, options, "regrid.regrid_dataset")
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""
@@ -185,9 +195,10 @@ def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, 
 
     Nothing if its configuration asks for no such regridding, or its files have no bounds.
     """
-    if not run.config.regrid.regrid_method:
+    conserved = run.config.regrid.regrid_method if run.config.downscaling is None else run.config.variables
+    if not conserved:
         return {}
-    asset = asset_with(match, run.config.regrid.regrid_method)
+    asset = asset_with(match, conserved)
     grid = open_grid(asset, dict(run.config.extraction.simulation.extract_dataset.xr_open_kwargs))
     placed = on_grid_of(normalise_coordinates(opened), grid)
     if placed is None:

@@ -1,0 +1,93 @@
+"""The rule that brings adjusted simulations from the coarse grid to the reference's cells, and what chooses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi.config.downscaling import DownscalingSection
+from espo_luigi.downscaling import blocks
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.science import quality
+from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.coarse import CoarseGrid, places_of
+from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
+from espo_luigi.tasks.base import version_of_plugin
+from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.ports import temporary, upstream
+from espo_luigi.tasks.reference import CoarseReference, ReferenceCalendar
+
+
+class Downscale(VariableTask):
+    """Rule `downscale`, new against ESPO-G: an adjusted variable or group, on the reference's cells of a piece."""
+
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    in_adjusted = upstream(Adjust, "out_adjusted", piece=partition.COARSE)
+    in_coarse = upstream(CoarseReference, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
+    uncut = ("in_adjusted", "in_coarse", "in_reference")
+    reads = (
+        "custom.maximal_calendar",
+        "custom.working_chunks",
+        "downscaling",
+        *(f"variables.{{var}}.{key}" for key in ("bounds", "jitter", "units", "wet")),
+    )
+
+    @property
+    def section(self) -> DownscalingSection:
+        """The section `downscaling`; raises `ParameterError` without one."""
+        found: DownscalingSection = self.context.needed("downscaling", "Downscale")
+        return found
+
+    def versions(self) -> dict[str, str]:
+        """Return, too, the version of the package whose downscaler it is."""
+        found = super().versions()
+        for name in self.how.variables or (self.var,):
+            found |= version_of_plugin("espo_luigi.downscalers", self.section.of(name).method)
+        return found
+
+    def arguments_of(self, name: str) -> dict[str, Any]:
+        """Return how a variable is downscaled, for `blocks.downscale` and `blocks.steps`."""
+        how = self.section.of(name)
+        return {
+            "downscaler": how.method,
+            "grid": CoarseGrid(self.section.grid),
+            "seed": f"{self.pool}+{name}+downscale",
+            "table": self.context.config.table,
+            **how.given.arguments(),
+        }
+
+    def compute(self, adjusted: xr.Dataset, coarse: list[xr.Dataset], reference: list[xr.Dataset]) -> xr.Dataset:
+        """Downscale each variable; a fine cell has the flags of its coarse cell."""
+        means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
+        made: dict[str, xr.DataArray] = {}
+        for name in self.how.variables or (self.var,):
+            made[name] = blocks.downscale(adjusted[name], means[name], fine[name], **self.arguments_of(name))
+        grid = CoarseGrid(self.section.grid)
+        numbers = grid.numbers(means["lat"].values, means["lon"].values)
+        own = places_of(grid, numbers, fine["lat"].values, fine["lon"].values).own
+        first = next(iter(made.values()))
+        at = {name: coord for name, coord in first.coords.items() if STACKED_DIM in coord.dims}
+        for name in quality.beside(adjusted, list(made)):
+            if name not in made:
+                made[name] = adjusted[name].isel({STACKED_DIM: own}).assign_coords(at)
+        whole = xr.Dataset(made, attrs=adjusted.attrs)
+        return rechunk(whole, {**self.context.config.custom.working_chunks, "time": -1})
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return the layout of `Adjust`."""
+        return layout_of_pools(dataset)
+
+
+def adjusted_rule(run: RunContext) -> type[Adjust | Downscale]:
+    """Return the rule that makes the adjusted variables of the reference's cells."""
+    return Adjust if run.config.downscaling is None else Downscale
+
+
+def adjusted_pieces(**fixed: Any) -> Any:
+    """Declare an input: what the adjusted variables of the task's piece are."""
+    return upstream((Adjust, Downscale), "out_adjusted", which=lambda task: adjusted_rule(task.context), **fixed)

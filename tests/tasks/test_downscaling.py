@@ -1,0 +1,135 @@
+"""Adjusting on a coarse grid, and downscaling after: rules, pieces, and the products of the demo in small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from complete_demo import NOLEAP, in_order, work
+from demo_runs import ONE_REGION, of_years
+
+from espo_luigi import store, tasks
+from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.science.coarse import CoarseGrid, areas_of
+from espo_luigi.tasks.all import Selection
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.partition import COARSE, pieces
+
+Configure = Callable[..., list[Path]]
+YEARS = of_years(1991, 1998, 1991, 1994)
+SECTION: dict[str, Any] = {
+    "grid": 0.5,
+    "method": "QPLAD",
+    "arguments": {"years": 4},
+    "variables": {"tasmax": {"method": "BCSD"}},
+}
+
+
+def families(task: Any) -> dict[str, set[str]]:
+    """Return the pieces of each rule's tasks below a task."""
+    found: dict[str, set[str]] = {}
+    for one in in_order(task):
+        found.setdefault(one.get_task_family(), set()).add(one.wildcards.get("piece", ""))
+    return found
+
+
+def test_with_the_section_the_coarse_level_is_adjusted(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION)
+    found = families(tasks.ConcatenationFinal(sim_id=NOLEAP))
+    assert found["Train"] == found["Adjust"] == found["Regrid"] == {COARSE}
+    assert found["Downscale"] == found["CleanUp"] == {*pieces(context())}
+    assert len(pieces(context())) > 1
+    assert found["CoarseReference"] == {""}
+
+
+def test_without_the_section_no_rule_of_it_runs(configured: Configure) -> None:
+    configured(**YEARS)
+    found = families(tasks.ConcatenationFinal(sim_id=NOLEAP))
+    assert not {"CoarseReference", "Downscale"} & {*found}
+    assert found["Adjust"] == {*pieces(context())}
+    assert not any(
+        "downscaling" in key for task in in_order(tasks.HealthChecks(sim_id=NOLEAP)) for key in task.reading()
+    )
+    with pytest.raises(ParameterError, match="downscaling"):
+        _ = tasks.CoarseReference(calendar="noleap").look()
+    with pytest.raises(ParameterError):
+        tasks.Adjust(pool=NOLEAP, piece=COARSE, var="pr").check()
+
+
+def test_a_grid_that_is_no_coarser_is_refused_by_key_before_anything_runs(configured: Configure) -> None:
+    configured(**YEARS, downscaling={"grid": 0.25, "method": "BCSD"})
+    with pytest.raises(ConfigurationError, match=r"downscaling\.grid"):
+        tasks.CoarseReference(calendar="noleap").check()
+
+
+def test_a_coarse_cell_of_too_many_cells_is_refused_by_key(configured: Configure) -> None:
+    configured(**YEARS, downscaling={"grid": 6, "method": "MBCnSD", "arguments": {"years": 4}})
+    context().__dict__.pop("coarse_numbers", None)
+    from espo_luigi.downscaling.mbcnsd import MBCnSD
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MBCnSD, "most_cells", 10)
+        with pytest.raises(ConfigurationError, match=r"downscaling\.grid.*10 at most"):
+            tasks.CoarseReference(calendar="noleap").check()
+
+
+def test_a_part_of_a_run_has_the_coarse_level_that_its_pieces_need(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION)
+    from espo_luigi.driver.graph import Graph
+
+    graph = Graph([tasks.ConcatenationFinal(sim_id=NOLEAP)])
+    name = pieces(context())[0]
+    ends = Selection(pieces=name).ends(graph)
+    assert {(task.get_task_family(), task.piece) for task in ends} == {("CleanUp", name)}
+
+
+def test_no_coarse_cell_lies_in_two_pieces(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION)
+    work(*(tasks.RefDefault(piece=name) for name in pieces(context())))
+    grid, seen = CoarseGrid(0.5), list[set[int]]()
+    for name in pieces(context()):
+        cells = store.open_store(tasks.RefDefault(piece=name).out_reference().path)
+        seen.append({*grid.numbers(cells["lat"].values, cells["lon"].values).tolist()})
+    assert not set.intersection(*seen)
+
+
+def product(configured: Configure, **changes: Any) -> xr.Dataset:
+    configured(**YEARS, **changes)
+    task = tasks.ConcatenationFinal(sim_id=NOLEAP)
+    work(task)
+    return store.open_store(task.out_final().path).load()
+
+
+@pytest.mark.production
+@pytest.mark.parametrize("method", ["QPLAD", "MBCnSD"])
+def test_the_product_does_not_depend_on_the_pieces(configured: Configure, method: str) -> None:
+    arguments = {"years": 4} if method == "QPLAD" else {"years": 4, "iterations": 3}
+    section = {"grid": 0.5, "method": method, "arguments": arguments}
+    whole = product(configured, downscaling=section, **ONE_REGION)
+    assert len(pieces(context())) == 1
+    for path in (context().config.paths.final, context().config.paths.tmpdir):
+        path.rename(path.with_name(f"{path.name}-of-one"))
+    parts = product(configured, downscaling=section)
+    assert len(pieces(context())) > 1
+    for name in ("tasmax", "tasmin", "pr"):
+        np.testing.assert_array_equal(whole[name].values, parts[name].values, err_msg=name)
+        assert whole[name].notnull().any()
+
+
+@pytest.mark.production
+def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Configure) -> None:
+    made = product(configured, downscaling=SECTION | {"variables": {}}, **ONE_REGION)
+    adjusted = store.open_store(tasks.Adjust(pool=NOLEAP, piece=COARSE, var="tasmax").out_adjusted().path).load()
+    stacked = made[["tasmax"]].stack(loc=("lat", "lon")).dropna("loc", how="all").reset_index("loc")
+    numbers = CoarseGrid(0.5).numbers(stacked["lat"].values, stacked["lon"].values)
+    at = CoarseGrid(0.5).numbers(adjusted["lat"].values, adjusted["lon"].values)
+    weights = areas_of(stacked)
+    for place, number in enumerate(at):
+        own = np.flatnonzero(numbers == number)
+        mean = np.average(stacked["tasmax"].transpose("loc", "time").values[own], axis=0, weights=weights[own])
+        np.testing.assert_allclose(mean, adjusted["tasmax"].transpose("loc", "time").values[place], atol=0.05)
+    assert made["tasmax"].attrs["downscaling"].startswith("QPLAD(grid=0.5")

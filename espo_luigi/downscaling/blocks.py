@@ -14,6 +14,7 @@ import xarray as xr
 from espo_luigi.downscaling.base import Downscaler, Limit, Setup, downscaler_named
 from espo_luigi.errors import DataError
 from espo_luigi.methods.base import Step, checked
+from espo_luigi.science import quality
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import REALIZATION, indexer
 from espo_luigi.science.coarse import CoarseGrid, Places, areas_of, places_of, whole_cells
@@ -23,6 +24,25 @@ from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # The part of the range between two bounds, and of a wet day's amount, below which values stand for the bound.
 _OF_THE_RANGE, _OF_A_WET_DAY = 1e-4, 0.1
+
+
+def downscale_variables(
+    adjusted: xr.Dataset, coarse: xr.Dataset, fine: xr.Dataset, ways: Mapping[str, Mapping[str, Any]]
+) -> xr.Dataset:
+    """Return variables on fine cells, each downscaled by its arguments of `downscale` in `ways`; lazy if a series is.
+
+    What stands beside a variable for days or cells, its flags, is that of the own coarse cell.
+    """
+    made = {name: downscale(adjusted[name], coarse[name], fine[name], **how) for name, how in ways.items()}
+    grid = next(iter(ways.values()))["grid"]
+    numbers = grid.numbers(coarse["lat"].values, coarse["lon"].values)
+    order = np.argsort(numbers)
+    places = order[places_of(grid, numbers[order], fine["lat"].values, fine["lon"].values).own]
+    at = {name: one for name, one in next(iter(made.values())).coords.items() if STACKED_DIM in one.dims}
+    for name in quality.beside(adjusted, ways):
+        if name not in made:
+            made[name] = adjusted[name].isel({STACKED_DIM: places}).assign_coords(at)
+    return xr.Dataset(made, attrs=adjusted.attrs)
 
 
 def downscale(

@@ -137,6 +137,12 @@ def coarse_numbers(grid: CoarseGrid, cells: xr.Dataset, least_share: float = 0.0
     return np.asarray(numbers[area >= least_share * area.max()])
 
 
+def by_coarse_cells(cells: xr.Dataset, grid: CoarseGrid) -> xr.Dataset:
+    """Return stacked cells in another order: those that lie in the same coarse cell one after the other. Lazy."""
+    numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
+    return cells.isel({STACKED_DIM: indexer(np.argsort(numbers, kind="stable"))})
+
+
 def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[xr.Dataset, xr.Dataset]:
     """Return coarse cells along `loc`, in the order of `numbers`, and the complete grid that has them, with `land`.
 

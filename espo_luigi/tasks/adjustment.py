@@ -126,7 +126,7 @@ class Train(VariableTask):
     """Rule `train`: what a method learns over the reference period, for a variable or a group."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
-    piece = AdjustedPieceParameter()
+    pool, piece, var = PoolParameter(), AdjustedPieceParameter(), VariableParameter()
     in_reference = reference_of_piece("out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
     in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
@@ -170,7 +170,7 @@ class Adjust(VariableTask):
     """Rule `adjust`: a variable or a group of the simulation, bias-adjusted over the whole period."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
-    piece = AdjustedPieceParameter()
+    pool, piece, var = PoolParameter(), AdjustedPieceParameter(), VariableParameter()
     in_training = upstream(Train, "out_training", var=lambda task: [task.var] if task.how.chosen.trains else [])
     in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     in_reference = reference_of_piece(

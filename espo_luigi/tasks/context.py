@@ -229,7 +229,7 @@ class RunContext:
         """How many cells of the whole domain the reference has data in on its first day; reads that map."""
         return int(self._land["land"].notnull().sum())
 
-    @functools.cached_property
+    @property
     def _land(self) -> xr.Dataset:
         return subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
 

@@ -9,10 +9,8 @@ import xarray as xr
 from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import quality
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.coarse import CoarseGrid, places_of
-from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
 from espo_luigi.tasks.base import version_of_plugin
@@ -31,6 +29,7 @@ class Downscale(VariableTask):
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
     uncut = ("in_adjusted", "in_coarse", "in_reference")
     reads = (
+        "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",
         "custom.working_chunks",
         "downscaling",
@@ -62,21 +61,14 @@ class Downscale(VariableTask):
         }
 
     def compute(self, adjusted: xr.Dataset, coarse: list[xr.Dataset], reference: list[xr.Dataset]) -> xr.Dataset:
-        """Downscale each variable; a fine cell has the flags of its coarse cell."""
-        means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
-        made: dict[str, xr.DataArray] = {}
-        for name in self.how.variables or (self.var,):
-            made[name] = blocks.downscale(adjusted[name], means[name], fine[name], **self.arguments_of(name))
-        grid = CoarseGrid(self.section.grid)
-        numbers = grid.numbers(means["lat"].values, means["lon"].values)
-        own = places_of(grid, numbers, fine["lat"].values, fine["lon"].values).own
-        first = next(iter(made.values()))
-        at = {name: coord for name, coord in first.coords.items() if STACKED_DIM in coord.dims}
-        for name in quality.beside(adjusted, list(made)):
-            if name not in made:
-                made[name] = adjusted[name].isel({STACKED_DIM: own}).assign_coords(at)
-        whole = xr.Dataset(made, attrs=adjusted.attrs)
-        return rechunk(whole, {**self.context.config.custom.working_chunks, "time": -1})
+        """Downscale each variable, with its flags."""
+        made = blocks.downscale_variables(
+            adjusted,
+            self.reference_of(coarse, adjusted),
+            self.reference_of(reference, adjusted),
+            {name: self.arguments_of(name) for name in self.how.variables or (self.var,)},
+        )
+        return rechunk(made, {**self.context.config.custom.working_chunks, "time": -1})
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""

@@ -18,7 +18,7 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import registered
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.coarse import CoarseGrid
+from espo_luigi.science.coarse import CoarseGrid, by_coarse_cells
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
 from espo_luigi.tasks.ports import upstream
@@ -66,17 +66,14 @@ class Boxes:
     def _key_of_grid(self) -> tuple[str, ...]:
         return () if self.grid is None else ("downscaling.grid",)
 
-    def _by_coarse_cells(self, cells: xr.Dataset) -> xr.Dataset:
-        """Return stacked cells, those of the same coarse cell one after the other."""
-        if self.grid is None:
-            return cells
-        numbers = self.grid.numbers(cells["lat"].values, cells["lon"].values)
-        return cells.isel({stack.STACKED_DIM: indexer(np.argsort(numbers, kind="stable"))})
+    def _in_order(self, cells: xr.Dataset) -> xr.Dataset:
+        """Return stacked cells; with a coarse grid, those of each of its cells one after the other."""
+        return cells if self.grid is None else by_coarse_cells(cells, self.grid)
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return a piece of `reference`, which covers its box: the stacked land cells, and their grid with `land`."""
         grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
-        return self._by_coarse_cells(stack.stack_drop_nans(reference)), grid
+        return self._in_order(stack.stack_drop_nans(reference)), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
@@ -141,7 +138,7 @@ class Slices(Boxes):
         grid = grid.assign_coords(
             {name: field.variable for name, field in reference.coords.items() if "grid_mapping_name" in field.attrs}
         )
-        return self._by_coarse_cells(cells.isel({stack.STACKED_DIM: indexer(np.flatnonzero(mine))})), grid
+        return self._in_order(cells.isel({stack.STACKED_DIM: indexer(np.flatnonzero(mine))})), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return a seed for the whole domain: slices of any size draw the same."""

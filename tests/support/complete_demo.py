@@ -21,8 +21,10 @@ from espo_luigi.tasks.context import forget
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
-# The rules that are in no run of `All` of 2024: those of ESPO v2, the export, known futures, and indicators.
+OF_DOWNSCALING = {tasks.CoarseReference, tasks.Downscale}
+# The rules that are in no run of `All` of 2024: those of ESPO v2, downscaling, the export, known futures, indicators.
 OTHER_RULES = {
+    *OF_DOWNSCALING,
     *(tasks.MakeRef, tasks.Swap, tasks.Derive, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
     *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.PerfectModel),

@@ -12,19 +12,22 @@ from typing import Any
 import luigi
 import pytest
 import xarray as xr
-from complete_demo import NOLEAP, OTHER_RULES, complete_all, edit, in_order, publish
+from complete_demo import NOLEAP, OF_DOWNSCALING, OTHER_RULES, complete_all, edit, in_order, publish
 from demo_runs import CONFIG, use
 from luigi.configuration import get_config
 from pydantic import BaseModel
 
 from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
+from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.driver.graph import Graph
 from espo_luigi.errors import CatalogError, ConfigurationError
+from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.tasks import (
     adjustment,
     diagnostics,
+    downscaling,
     espo_2024,
     inputs,
     partition,
@@ -41,7 +44,20 @@ from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
 from espo_luigi.tasks.ports import InputPort, ports_of
 
-MODULES = (adjustment, diagnostics, espo_2024, inputs, partition, product, production, reference, report, simulation)
+MODULES = (
+    adjustment,
+    diagnostics,
+    downscaling,
+    espo_2024,
+    inputs,
+    partition,
+    product,
+    production,
+    reference,
+    report,
+    simulation,
+)
+HOMES = tuple(f"espo_luigi.{room}" for room in ("science", "methods", "downscaling"))
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(
     r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible|"
@@ -126,9 +142,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in MODULES:
         for name, value in list(vars(module).items()):
             home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-            if str(home).startswith(("espo_luigi.science", "espo_luigi.methods")) and (
-                inspect.ismodule(value) or callable(value)
-            ):
+            if str(home).startswith(HOMES) and (inspect.ismodule(value) or callable(value)) and value is not CoarseGrid:
                 stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
                 monkeypatch.setattr(module, name, stand)
     # Whether a product with impossible values is published changes none of its values.
@@ -208,7 +222,8 @@ def wildcards_of(config: RunConfig) -> dict[str, str]:
 def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
-    found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules() if rule not in OTHER_RULES]
+    wanted = [rule for rule in rules() if rule not in OTHER_RULES - OF_DOWNSCALING]
+    found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in wanted]
     return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.DiagnosticsTask)]
 
 
@@ -268,6 +283,8 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)  # pydantic's, of values that it has not validated
     config = of_espo_g6(monkeypatch) if which == "espo-g6" else load([CONFIG / "config.yml", CONFIG / "paths.yml"])
+    section = DownscalingSection.model_validate({"grid": 1, "method": "QPLAD", "arguments": {"window": 15}})
+    config = config.model_copy(update={"downscaling": section})
     wildcards = wildcards_of(config)
     before, unsaid, altering = look(config, wildcards), [], 0
     for key in keys_of(config):

@@ -118,6 +118,15 @@ def _nearest(run: RunContext, apart: Sequence[np.ndarray]) -> tuple[float, int, 
 # The series of cells.
 
 
+def require_no_downscaling(run: RunContext) -> None:
+    """Raise `StoreError` if products are downscaled: their values are not made again here."""
+    if run.config.downscaling is not None:
+        raise StoreError(
+            "the configuration has the section `downscaling`, whose products are not made again yet: "
+            "look at the stores of Adjust (piece coarse) and Downscale, which `[espo] keep_temporary = true` keeps."
+        )
+
+
 def extracted(sim_id: str) -> xr.Dataset:
     """Return what `Extract` makes of a simulation, lazily, from the raw files."""
     made = Extract(sim_id=sim_id).compute([])

@@ -99,9 +99,10 @@ def audit(number: int, seed: int) -> Audit:
     Raises
     ------
     StoreError
-        If no simulation's product is there, or the reference's stores are not.
+        If no simulation's product is there, or the reference's stores are not, or products are downscaled.
     """
     began, run = time.monotonic(), context()
+    cells.require_no_downscaling(run)
     _products.cache_clear()
     finals = {sim_id: run.archives(sim_id).values() for sim_id in run.simulations}
     there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]

@@ -106,9 +106,10 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     DataError
         If the inputs of the cell lack a year or more, or a step does not give the product's value.
     StoreError
-        If the product or the reference is not there.
+        If the product or the reference is not there, or products are downscaled.
     """
     run = context()
+    cells.require_no_downscaling(run)
     sim_id, infos = _known(run, sim_id, var)
     cell = cells.find_cell(run, lat, lon)
     products = {

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
-from espo_luigi.methods.mbcn.kernels import rotate
 
-_DAYS = 256  # that `rotate` has room for
+_BINS = 2048
 
 
 @compiled
@@ -106,164 +103,60 @@ def take_factors(adjusted, quantiles, coarse, fine, order, counts, own, dayofyea
     return out
 
 
-class Room(NamedTuple):
-    """Room for a sample's values by bins, the quantiles, and what each bin has."""
-
-    values: np.ndarray
-    bins: np.ndarray
-    starts: np.ndarray
-    sorted: np.ndarray
-    before: np.ndarray
-
-
 @inlined
-def make_room(size, n_quantiles):
-    """Return room for so many values and quantiles."""
-    n_bins = 64
-    while n_bins < size // 2:
-        n_bins *= 2
-    return Room(
-        np.empty(size),
-        np.empty(size, dtype=np.int32),
-        np.empty(n_bins + 2, dtype=np.int64),
-        np.empty(n_bins, dtype=np.bool_),
-        np.empty(n_bins + 1, dtype=np.int64),
-    )
-
-
-@inlined
-def bin_of(value, low, scale, last):
-    """Return the bin of a value."""
-    return np.int32(min((value - low) * scale, last))
-
-
-@inlined
-def sort_bin(room, number):
-    """Sort the values of a bin, unless they are sorted."""
-    if room.sorted[number]:
-        return
-    room.sorted[number] = True
-    own = room.values[room.starts[number] : room.starts[number + 1]]
-    if own.size > 32:
-        own[:] = np.sort(own)
-        return
-    for index in range(1, own.size):
-        value, place = own[index], index
-        while place > 0 and own[place - 1] > value:
-            own[place] = own[place - 1]
-            place -= 1
-        own[place] = value
-
-
-@inlined
-def find_quantiles(values, levels, room, out):
-    """Fill ``out`` with the linear quantiles of values; return the lowest value, and the width of bins' inverse."""
-    low, high = values[0], values[0]
-    for value in values:
-        low = min(low, value)
-        high = max(high, value)
-    n_bins, starts = room.sorted.size, room.starts
-    scale, last = n_bins / (high - low), np.float64(n_bins - 1)
-    if not np.isfinite(scale):  # all values are equal
-        out[:] = low
-        return low, 0.0
-    starts[:] = 0
-    for place in range(values.size):
-        number = bin_of(values[place], low, scale, last)
-        room.bins[place] = number
-        starts[number + 2] += 1
-    for number in range(2, n_bins + 2):
-        starts[number] += starts[number - 1]
-    for place in range(values.size):
-        number = room.bins[place] + 1
-        room.values[starts[number]] = values[place]
-        starts[number] += 1
-    room.sorted[:] = False
-    number = 0
+def find_quantiles(ordered, levels, out):
+    """Fill ``out`` with the linear quantiles of sorted values."""
     for index in range(levels.size):
-        position = (values.size - 1) * levels[index]
+        position = (ordered.size - 1) * levels[index]
         below = np.int64(position)
-        above = min(below + 1, values.size - 1)
-        while starts[number + 1] <= below:
-            number += 1
-        sort_bin(room, number)
-        following = number
-        while starts[following + 1] <= above:
-            following += 1
-        sort_bin(room, following)
         share = position - below
-        out[index] = room.values[below] * (1 - share) + room.values[above] * share
-    return low, scale
+        out[index] = ordered[below] * (1 - share) + ordered[min(below + 1, ordered.size - 1)] * share
 
 
 @inlined
-def map_values(values, own, wanted, low, scale, room, weight, change):
-    """Map values from their ``own`` quantiles to the wanted, linearly; add what changes, weighed, to ``change``."""
-    if scale == 0.0:
-        difference = wanted[wanted.size - 1] - own[0]
-        for place in range(values.size):
-            values[place] += difference
-            change[place] += weight * difference
-        return
-    before, last = room.before, np.float64(room.sorted.size - 1)
-    before[:] = 0
-    for knot in own:
-        before[bin_of(knot, low, scale, last) + 1] += 1
-    for number in range(1, before.size):
-        before[number] += before[number - 1]
-    for place in range(values.size):
-        value, number = values[place], room.bins[place]
-        first, after = max(before[number] - 1, 0), before[number + 1]
-        while after - first > 1:
-            middle = (first + after) // 2
-            if own[middle] <= value:
-                first = middle
-            else:
-                after = middle
-        if first == own.size - 1:
-            made = wanted[first]
-        else:
-            slope = (wanted[first + 1] - wanted[first]) / (own[first + 1] - own[first])
-            made = slope * (value - own[first]) + wanted[first]
-        values[place] = made
-        change[place] += weight * (made - value)
+def find_slopes(own, wanted, out):
+    """Fill ``out`` with the slopes from each quantile to the next, 0 after the last."""
+    for knot in range(own.size - 1):
+        width = own[knot + 1] - own[knot]
+        out[knot] = (wanted[knot + 1] - wanted[knot]) / width if width > 0 else 0.0
+    out[own.size - 1] = 0.0
 
 
 @compiled
-def map_to_sample(values, sample, levels):
-    """Map values from their quantiles to those of a sample, in place."""
-    own, wanted = np.empty(levels.size), np.empty(levels.size)
-    find_quantiles(sample, levels, make_room(sample.size, levels.size), wanted)
-    room = make_room(values.size, levels.size)
-    low, scale = find_quantiles(values, levels, room, own)
-    map_values(values, own, wanted, low, scale, room, 0.0, np.zeros(values.size))
+def map_axes(values, ordered, target, levels, weights, keeps_sum):
+    """Map values (axis, day) in place from their quantiles to those of a target, linearly.
 
-
-@compiled
-def rotate_and_map(observed, simulated, weights, axes, rotations, levels):
-    """Rotate and map a sample (axis, day) in place, and turn it back; each rotation keeps the weighted sum.
-
-    ``axes`` are those that the samples are in, and ``weights`` those of the sum, along these axes.
+    ``ordered`` and ``target`` are sorted along days. With ``keeps_sum``, the weighted sum of a day stays as it was.
     """
-    n_axes = simulated.shape[0]
-    own, wanted = np.empty(levels.size), np.empty(levels.size)
-    of_observed = make_room(observed.shape[1], levels.size)
-    of_simulated = make_room(simulated.shape[1], levels.size)
-    change, part = np.zeros(simulated.shape[1]), np.empty((n_axes, _DAYS))
-    total = axes.copy()
-    for number in range(rotations.shape[0] + 1):
-        turn = np.ascontiguousarray(rotations[number].T) if number < rotations.shape[0] else total.copy()
-        total = total @ np.ascontiguousarray(turn.T)
-        weights = turn @ weights
-        rotate(turn, observed, part)
-        rotate(turn, simulated, part)
-        change[:] = 0.0
+    n_axes, size = values.shape
+    own, wanted, slopes = np.empty((3, levels.size))
+    bins, before, change = np.empty(size, dtype=np.int32), np.empty(_BINS + 1, dtype=np.int32), np.zeros(size)
+    last = np.float64(_BINS - 1)
+    for axis in range(n_axes):
+        row, weight = values[axis], weights[axis]
+        find_quantiles(ordered[axis], levels, own)
+        find_quantiles(target[axis], levels, wanted)
+        find_slopes(own, wanted, slopes)
+        # The knots of equal bins between the outermost quantiles but one; the first and the last have all beyond.
+        low, high = own[min(1, levels.size - 1)], own[max(levels.size - 2, 0)]
+        scale = _BINS / (high - low) if high > low else 0.0
+        before[:] = 0
+        for knot in range(levels.size):
+            before[np.int32(min(max((own[knot] - low) * scale, 0.0), last)) + 1] += 1
+        for number in range(1, before.size):
+            before[number] += before[number - 1]
+        for day in range(size):
+            bins[day] = np.int32(min(max((row[day] - low) * scale, 0.0), last))
+        for day in range(size):
+            value, number = row[day], bins[day]
+            first, after = max(before[number] - 1, 0), before[number + 1]
+            while first + 1 < after and own[first + 1] <= value:
+                first += 1
+            made = slopes[first] * (value - own[first]) + wanted[first]
+            change[day] += weight * (made - value)
+            row[day] = made
+    if keeps_sum:
         for axis in range(n_axes):
-            find_quantiles(observed[axis], levels, of_observed, wanted)
-            low, scale = find_quantiles(simulated[axis], levels, of_simulated, own)
-            map_values(simulated[axis], own, wanted, low, scale, of_simulated, weights[axis], change)
-        if number < rotations.shape[0]:
-            for axis in range(n_axes):
-                row, weight = simulated[axis], weights[axis]
-                for day in range(change.size):
-                    row[day] -= change[day] * weight
+            row, weight = values[axis], weights[axis]
+            for day in range(size):
+                row[day] -= change[day] * weight

@@ -11,8 +11,7 @@ import xarray as xr
 from downscaling_blocks import Block, block
 
 from espo_luigi.downscaling.base import Limit, Setup
-from espo_luigi.downscaling.kernels import rotate_and_map
-from espo_luigi.downscaling.mbcnsd import MBCnSD, downscale, first_axes, random_rotations
+from espo_luigi.downscaling.mbcnsd import MBCnSD, downscale, first_axes, random_rotations, rotate_and_map
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.coarse import CoarseGrid, places_of
 
@@ -66,9 +65,10 @@ def test_the_author_s_core(name: str, month: str) -> None:
     sample[0] = coarse * np.sum(unit)
     own, wanted = (np.percentile(one.astype(float), levels) for one in (turned[0], sample[0]))
     turned[0] = np.interp(turned[0], own, wanted)
-    made = sample.astype(float)
     along = np.array([float.fromhex(one) for one in ALONG])
-    rotate_and_map(turned.astype(float), made, along, axes.astype(float), rotations, levels / 100)
+    made = rotate_and_map(
+        turned.astype(float), sample.astype(float), along, axes.astype(float), rotations, levels / 100
+    )
     np.testing.assert_allclose(made, expected, atol=1e-10 * expected.std(), rtol=0)
 
 

@@ -13,7 +13,9 @@ from complete_demo import NOLEAP, in_order, work
 from demo_runs import ONE_REGION, of_years
 
 from espo_luigi import store, tasks
-from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.audit.sample import audit
+from espo_luigi.audit.value import way_of
+from espo_luigi.errors import ConfigurationError, ParameterError, StoreError
 from espo_luigi.science.coarse import CoarseGrid, areas_of
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
@@ -133,3 +135,10 @@ def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Config
         mean = np.average(stacked["tasmax"].transpose("loc", "time").values[own], axis=0, weights=weights[own])
         np.testing.assert_allclose(mean, adjusted["tasmax"].transpose("loc", "time").values[place], atol=0.05)
     assert made["tasmax"].attrs["downscaling"].startswith("QPLAD(grid=0.5")
+
+
+def test_explain_and_audit_say_that_they_do_not_know_downscaled_products(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION)
+    for ask in (lambda: way_of(NOLEAP, 46.0, -66.0, "1992-07-14", "pr"), lambda: audit(1, 0)):
+        with pytest.raises(StoreError, match="downscaling"):
+            ask()

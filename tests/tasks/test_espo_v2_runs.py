@@ -339,3 +339,21 @@ def test_the_whole_demo_has_the_same_bytes_in_slices_of_another_size_on_slurm(v2
         assert_same(there.folder / path, here.folder / path)
     flags = [store.open_store(path) for path in (here.folder / "final" / "checks").rglob("*_checks.zarr")]
     assert len(flags) == 6 and not any(bool(value) for found in flags for value in found.data_vars.values())
+
+
+def test_no_byte_of_a_downscaled_product_depends_on_the_slices(tmp_path: Path, v2_raw: Path) -> None:
+    rain = {"method": "MBCnSD", "arguments": {"iterations": 2, "years": 20}}
+    sections = {"downscaling": {"grid": 0.5, "method": "QPLAD", "variables": {"pr": rain}}, "flags": {}}
+    made = []
+    for n in (40, 500):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        made.append(make(folder, v2_raw, n, "local", sections=sections))
+        assert made[-1].code == 0, made[-1].said
+    for var in ("tasmax", "pr"):
+        one, other = (store.open_store(each.product(1, var)).load() for each in made)
+        np.testing.assert_array_equal(one[var].values, other[var].values)
+        assert one[var].attrs["downscaling"].startswith("MBCnSD(" if var == "pr" else "QPLAD(")
+        assert int(one[var].notnull().any("time").sum()) > 0
+        flags, others = (store.open_store(each.flags(1, var)).load() for each in made)
+        xr.testing.assert_equal(flags, others)

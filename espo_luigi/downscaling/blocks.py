@@ -56,7 +56,7 @@ def downscale(
     table: Mapping[str, Variable] = VARIABLES,
     **arguments: Any,
 ) -> xr.DataArray:
-    """Return an adjusted simulation of coarse cells on fine cells; lazy if a series is.
+    """Return an adjusted simulation of coarse cells on fine cells; lazy if a series is, but for the first day.
 
     Series are daily, of the same units and calendar, and have `loc` with `lat` and `lon`. A fine cell's values depend
     on the series of the coarse cells around it and of the fine cells of its own coarse cell, which have to be among the
@@ -172,7 +172,12 @@ def _prepared(
             f"the coarse reference has {numbers[0].size} cells, and the adjusted simulation {numbers[1].size}, or "
             "others; expected the same, in the same order. Make what is out of date again."
         )
+    # Regional simulations cover a part of the domain, where a cell without data is NaN throughout.
+    has_data = adjusted.isel(time=0).notnull().transpose(STACKED_DIM, ...).values.reshape(numbers[0].size, -1)
     by_number = np.argsort(numbers[0], kind="stable")
+    by_number = by_number[has_data.all(axis=1)[by_number]]
+    if not by_number.size:
+        raise DataError("the adjusted simulation has no data in any coarse cell. Exclude it, or correct the domain.")
     series = {"fine": fine.transpose(STACKED_DIM, "time")}
     for name, one in (("coarse", coarse), ("adjusted", adjusted)):
         series[name] = one.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})

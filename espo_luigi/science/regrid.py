@@ -25,7 +25,7 @@ from espo_luigi.science.attributes import (
     RegridMethod,
 )
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.conservative import cells_of, conservative_weights
+from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
 from espo_luigi.science.quality import without_mark
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
@@ -268,6 +268,19 @@ def _weigh(
             stages = {**stages, TARGET: replace(stages[TARGET], whole=cells[0], places=cells[1])}
     matrix, extrapolated = cascade(source.grid, list(stages.values()), used)
     return Weights(source, destination, matrix, tuple(stages), extrapolated, method)
+
+
+def with_corners(ds: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose 2-D lat and lon have `BOUNDS`: where it has none, corners half-way between centres."""
+    source = horizontal_of(ds, "source")
+    if source.grid.layout != "curvilinear" or source.grid.bounds is not None:
+        return ds
+    corners = cells_of(source.grid)
+    assert isinstance(corners, Quadrilaterals)
+    x, y, z = np.moveaxis(corners.corners.reshape(*source.grid.shape, 4, 3), -1, 0)
+    values = np.rad2deg(np.arcsin(np.clip(z, -1, 1))), np.rad2deg(np.arctan2(y, x))
+    dims = (*source.dims, "vertices")
+    return ds.assign_coords({name: (dims, degrees) for name, degrees in zip(BOUNDS, values, strict=True)})
 
 
 def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.ndarray) -> xr.Dataset:

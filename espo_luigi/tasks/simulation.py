@@ -149,6 +149,7 @@ class Regrid(EspoTask):
         options, skip_coarser = config.regrid.options(), config.regrid.skip_coarser
         if self.piece == partition.COARSE:
             options, skip_coarser = {"methods": dict.fromkeys(config.variables, "conservative_normed")}, False
+            extracted = regrid.with_corners(extracted)
         weights = regrid.weigh(extracted, reference, whole=grid, skip_coarser=skip_coarser, **options)
         if not self.context.is_regional(self.sim_id):
             self._check_reach(extracted, reference, weights, options)

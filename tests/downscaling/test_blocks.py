@@ -119,3 +119,19 @@ def test_months_are_the_dates_own(calendar: str) -> None:
     time = xr.date_range("2003-12-01", "2005-02-01", calendar=calendar, use_cftime=True)
     axis = TimeAxis.of(xr.DataArray(np.zeros(time.size), {"time": time}, "time"))
     np.testing.assert_array_equal(months_of(axis), axis.index.month)
+
+
+@downscalers
+def test_fine_cells_whose_coarse_cell_has_no_data_take_the_nearest(
+    given: dict[str, xr.DataArray], downscaler: str
+) -> None:
+    whole = downscaled(given, downscaler)
+    lost = 8
+    adjusted = given["adjusted"].where(np.arange(given["adjusted"].sizes["loc"])[:, None, None] != lost)
+    got = downscaled(given, downscaler, adjusted=adjusted.astype("float32"))
+    assert np.isfinite(got).all()
+    inside = GRID.numbers(whole["lat"].values, whole["lon"].values)
+    numbers = GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values)
+    assert not np.array_equal(got.values[inside == numbers[lost]], whole.values[inside == numbers[lost]])
+    far = np.abs(numbers[lost] // 360 - inside // 360) > 1
+    np.testing.assert_array_equal(got.values[far], whole.values[far])

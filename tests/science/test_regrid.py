@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from espo_luigi.demo.sources import geographic
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.science.regrid import (
+    BOUNDS,
     TARGET,
     Stage,
     apply_weights,
@@ -24,6 +26,7 @@ from espo_luigi.science.regrid import (
     regrid,
     regrid_cells,
     weigh,
+    with_corners,
 )
 from espo_luigi.science.sphere import Extrapolation, Grid, weights_and_outside
 from espo_luigi.store import Marker, open_store, write_store
@@ -572,3 +575,19 @@ def test_a_curvilinear_target_keeps_its_dimensions() -> None:
     found = small(simulation({"time": 5}), target)
     assert found.tasmax.dims == ("time", "y", "x")
     assert set(found.coords) == {"time", "height", "lat", "lon", "y"}
+
+
+def test_corners_between_centres_are_given_to_a_curvilinear_grid_that_has_none() -> None:
+    rlat, rlon = np.arange(-1, 1.1, 0.25), np.arange(-1, 1.6, 0.25)
+    lat, lon = geographic(*np.meshgrid(rlat, rlon, indexing="ij"), (40.0, 20.0))
+    ds = xr.Dataset({"tas": (("rlat", "rlon"), np.ones(lat.shape))})
+    ds = ds.assign_coords(lat=(("rlat", "rlon"), lat), lon=(("rlat", "rlon"), lon))
+    made = with_corners(ds)
+    expected = geographic(*np.meshgrid(rlat[:-1] + 0.125, rlon[:-1] + 0.125, indexing="ij"), (40.0, 20.0))
+    # The third corner of a cell lies between it and the next in both directions.
+    for name, wanted in zip(BOUNDS, expected, strict=True):
+        np.testing.assert_allclose(made[name].values[:-1, :-1, 2], wanted, atol=2e-4)
+    assert with_corners(made).identical(made)
+    target = xr.Dataset(coords={"lat": [49.0, 49.5, 50.0], "lon": [18.5, 19.0, 19.5]})
+    got = regrid(made, target, methods={"tas": "conservative_normed"})["tas"]
+    np.testing.assert_allclose(got.values[np.isfinite(got.values)], 1)

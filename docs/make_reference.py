@@ -55,7 +55,10 @@ def pages() -> dict[str, str]:
 # The stages of the workflow of 2024 by the modules of their rules; then the rules of ESPO v2 that it lacks.
 STAGES = {
     "Raw data": ("inputs", "simulation", "reference"),
-    "Adjustment": ("adjustment",),
+    "Adjustment": (
+        "adjustment",
+        "downscaling",
+    ),
     "Product": ("product", "export"),
     "Indicators and ensembles": ("outcomes", "ensembles"),
     "Properties and measures": ("diagnostics",),

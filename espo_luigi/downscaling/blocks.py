@@ -108,7 +108,10 @@ def downscale(
     others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
     at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
     told = ", ".join(f"{name}={value!r}" for name, value in {"grid": grid.step, **_given(method, arguments)}.items())
-    attrs = {**adjusted.attrs, "downscaling": f"{downscaler}({told})"}
+    said, old = f"{downscaler}({told})", adjusted.attrs
+    history = "\n".join(filter(None, [f"Downscaled with {said}", old.get("history")]))
+    adjustment = ", then ".join(filter(None, [old.get("bias_adjustment"), said]))
+    attrs = {**old, "history": history, "bias_adjustment": adjustment}
     return xr.DataArray(whole, coords={**others, **at}, name=adjusted.name, attrs=attrs)
 
 
@@ -174,8 +177,8 @@ def _prepared(
         )
     # Regional simulations cover a part of the domain, where a cell without data is NaN throughout.
     has_data = adjusted.isel(time=0).notnull().transpose(STACKED_DIM, ...).values.reshape(numbers[0].size, -1)
-    by_number = np.argsort(numbers[0], kind="stable")
-    by_number = by_number[has_data.all(axis=1)[by_number]]
+    complete = np.flatnonzero(has_data.all(axis=1))
+    by_number = complete[np.argsort(numbers[0][complete], kind="stable")]
     if not by_number.size:
         raise DataError("the adjusted simulation has no data in any coarse cell. Exclude it, or correct the domain.")
     series = {"fine": fine.transpose(STACKED_DIM, "time")}

@@ -57,7 +57,7 @@ def test_the_result_is_as_the_adjusted_series_on_fine_cells(given: dict[str, xr.
     assert got.shape == (given["fine"].sizes["loc"], 2, 7 * 365)
     assert got.dtype == np.float32
     assert got.attrs["units"] == "mm d-1"
-    assert got.attrs["downscaling"].startswith(f"{downscaler}(grid=1.0")
+    assert got.attrs["bias_adjustment"].startswith(f"{downscaler}(grid=1.0")
     assert np.isfinite(got).all()
     assert (got >= 0).all()
     xr.testing.assert_equal(got["lat"], given["fine"]["lat"])

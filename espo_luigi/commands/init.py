@@ -25,6 +25,7 @@ _OF_DEMO = "config = config/demo/config.yml config/demo/paths.yml config/demo/ou
 _DEMOS_WORKDIR = "workdir = espo-demo/run"
 _STARTS_AND_WORKDIRS = {
     "demo": _DEMOS_WORKDIR,
+    "demo-downscaled": "workdir = espo-demo-downscaled/run",
     "demo-humid": "workdir = espo-demo-humid/run",
     "espo-g6": "workdir = espo-work",
     "espo-v2": "workdir = espo-work",

@@ -32,7 +32,7 @@ def settings_of(*paths: Path) -> dict[str, dict[str, str]]:
     return {name: dict(section) for name, section in parser.items() if name != "DEFAULT"}
 
 
-@pytest.mark.parametrize("start", ["demo", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
+@pytest.mark.parametrize("start", ["demo", "demo-downscaled", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
 def test_the_configuration_is_the_repositorys(start: str) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     written = {path.name: path.read_text() for path in Path("mine").iterdir()}
@@ -41,7 +41,7 @@ def test_the_configuration_is_the_repositorys(start: str) -> None:
     assert f"\nusual: {NEWEST}\n" in written["config.yml"], "a later version may have other usual settings"
 
 
-@pytest.mark.parametrize("start", ["demo", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
+@pytest.mark.parametrize("start", ["demo", "demo-downscaled", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
 def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     monkeypatch.chdir("mine")
@@ -49,7 +49,12 @@ def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeyp
     assert named == NAMED.get(start, "config.yml paths.yml")
     loaded = config.load([Path(name) for name in named.split()])
     project = loaded.project.name if loaded.project else ""
-    assert project == {"demo": "ESPO-demo", "demo-humid": "ESPO-humid", "espo-g6": "ESPO-G6-E5L"}.get(start, "")
+    assert project == {
+        "demo": "ESPO-demo",
+        "demo-downscaled": "ESPO-downscaled",
+        "demo-humid": "ESPO-humid",
+        "espo-g6": "ESPO-G6-E5L",
+    }.get(start, "")
     assert (loaded.subregions is not None) == ("v2" in start)
 
 

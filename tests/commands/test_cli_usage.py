@@ -58,7 +58,7 @@ def test_the_documentation_tells_what_each_command_prints_as_json(name: str) -> 
         ("make a --workers many", r"espo make: Invalid value for '--workers': 'many' is not a valid integer\. .*"),
         (
             "init --from dmo",
-            r"espo init: Invalid value for '--from': 'dmo' is not one of 'demo', 'demo-downscaled', 'demo-humid', 'espo-g6', .*",
+            r"espo init: Invalid value for '--from': 'dmo' is not one of 'demo', 'demo-downscaled', 'demo-humid', .*",
         ),
         ("env", r"espo env: expected one of .*"),
         ("env --compile --wheelhouse w", r"espo env: expected one of .*"),

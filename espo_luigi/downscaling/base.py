@@ -111,11 +111,14 @@ class Downscaler:
         The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
     most_cells
         The largest number of fine cells of a coarse cell; None for any.
+    interpolates
+        Whether it needs the coarse cells around those that its fine cells lie in. Without, a block has none of them.
     """
 
     Arguments: type[Section] = WindowArguments
     cells_in_a_block = 200
     most_cells: int | None = None
+    interpolates = True
     name = ""
 
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Any:

@@ -92,7 +92,7 @@ def downscale(
     blocks = []
     for part in whole_cells(inside, max(1, method.cells_in_a_block // members)):
         cells = order[part]
-        near, setup_of_block = _of_block(setup, cells)
+        near, setup_of_block = _of_block(method, setup, cells)
         taken = {name: one.isel({STACKED_DIM: indexer(near)}).data for name, one in series.items() if name != "fine"}
         of_fine = series["fine"].isel({STACKED_DIM: indexer(cells)}).data
         job = dask.delayed((method, setup_of_block, seeds), traverse=False)
@@ -133,7 +133,7 @@ def steps(
     method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
     cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
-    near, setup = _of_block(setup, cells)
+    near, setup = _of_block(method, setup, cells)
     values = {
         name: one.isel({STACKED_DIM: near}).values.astype(float) for name, one in series.items() if name != "fine"
     }
@@ -240,10 +240,12 @@ def _check_sizes(method: Downscaler, inside: np.ndarray) -> None:
         )
 
 
-def _of_block(setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:
+def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:
     """Return the places of the coarse cells that fine cells need, and the setup of the block of these."""
     places = setup.places
     own, corners, weights = places.own[cells], places.corners[cells], places.weights[cells]
+    if not method.interpolates:
+        corners, weights = own[:, None], np.ones((own.size, 1))
     near = np.unique(np.concatenate([own, corners[weights > 0]]))
     corners = np.where(weights > 0, np.minimum(np.searchsorted(near, corners), near.size - 1), 0)
     in_block = Places(places.numbers[cells], np.searchsorted(near, own), places.nearest[cells], corners, weights)

@@ -43,6 +43,7 @@ class QPLAD(Downscaler):
     """Patterns of the reference's days, by the day's quantile; the mean over a coarse cell is kept."""
 
     Arguments = QPLADArguments
+    interpolates = False
 
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Learned:
         """Order the reference's days by their coarse value."""

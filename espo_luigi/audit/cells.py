@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +14,11 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
+from espo_luigi.methods.base import Step
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import fill_in_time
+from espo_luigi.science.coarse import CoarseGrid, places_of
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import DAYS_OF_A_GAP
@@ -24,8 +26,9 @@ from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Extract
+from espo_luigi.tasks.downscaling import Downscale
+from espo_luigi.tasks.reference import CoarseReference, RefDefault, ReferenceCalendar
+from espo_luigi.tasks.simulation import Extract, options_of
 
 _EARTH_KM = 6371.0
 
@@ -118,15 +121,6 @@ def _nearest(run: RunContext, apart: Sequence[np.ndarray]) -> tuple[float, int, 
 # The series of cells.
 
 
-def require_no_downscaling(run: RunContext) -> None:
-    """Raise `StoreError` if products are downscaled: their values are not made again here."""
-    if run.config.downscaling is not None:
-        raise StoreError(
-            "the configuration has the section `downscaling`, whose products are not made again yet: "
-            "look at the stores of Adjust (piece coarse) and Downscale, which `[espo] keep_temporary = true` keeps."
-        )
-
-
 def extracted(sim_id: str) -> xr.Dataset:
     """Return what `Extract` makes of a simulation, lazily, from the raw files."""
     made = Extract(sim_id=sim_id).compute([])
@@ -136,9 +130,12 @@ def extracted(sim_id: str) -> xr.Dataset:
 
 def regridding(run: RunContext, piece: str, raw: xr.Dataset) -> dict[Hashable, cascade.Weights]:
     """Return the weights with which `Regrid` makes a piece of a simulation whose extracted data are `raw`."""
-    config, target = run.config.regrid, store.open_store(_reference(piece, "noleap"), cut=False)
-    grid = next(land.grid for land in lands(run) if land.piece == piece)
-    return cascade.weigh(raw, target, whole=grid, skip_coarser=config.skip_coarser, **config.options())
+    target = store.open_store(_reference(piece, "noleap"), cut=False)
+    if piece == partition.COARSE:
+        grid, raw = store.open_store(CoarseReference(calendar="noleap").out_grid().path), cascade.with_corners(raw)
+    else:
+        grid = next(land.grid for land in lands(run) if land.piece == piece)
+    return cascade.weigh(raw, target, whole=grid, **options_of(run, piece))
 
 
 def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> dict[str, xr.Dataset]:
@@ -151,6 +148,8 @@ def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> 
 
 
 def _reference(piece: str, name: str) -> Any:
+    if piece == partition.COARSE:
+        return CoarseReference(calendar=name).out_reference().path
     return ReferenceCalendar(piece=piece, calendar=name).out_reference().path
 
 
@@ -166,6 +165,10 @@ class Series:
         The regridded series of the pool's members, by id.
     training, adjusted
         By the name that the configuration adjusts; a pool's members are together.
+    coarse
+        Of a downscaled cell, the coarse cell that it was made of, whose `training` and `members` it has.
+    told
+        Of a downscaled cell, what returns the steps of a variable, by its name and its group's, a day and a member.
     """
 
     pool: str
@@ -175,6 +178,8 @@ class Series:
     members: Mapping[str, xr.Dataset]
     training: Mapping[str, list[xr.Dataset]] = field(default_factory=dict)
     adjusted: Mapping[str, xr.Dataset] = field(default_factory=dict)
+    coarse: Series | None = None
+    told: Callable[[str, str, str, int], list[Step]] | None = None
 
     @property
     def before(self) -> np.ndarray:
@@ -251,6 +256,53 @@ def adjust(given: Series, only: Sequence[str]) -> Series:
         scenario = task.compute(*used, with_flags=False)
         adjusted[var] = scenario.compute(scheduler="synchronous")
     return replace(given, training=training, adjusted=adjusted)
+
+
+def coarse_places(run: RunContext, cell: Cell) -> np.ndarray:
+    """Return the places of the coarse cells that a cell is downscaled of."""
+    there, grid = store.open_store(_reference(partition.COARSE, "noleap")), _coarse_grid(run)
+    numbers = grid.numbers(there["lat"].values, there["lon"].values)
+    places = places_of(grid, numbers, np.array([cell.lat]), np.array([cell.lon]))
+    return np.unique(np.concatenate([places.own, places.corners[places.weights > 0]]))
+
+
+def downscale(run: RunContext, given: Series, cell: Cell) -> Series:
+    """Return a cell that is downscaled of the adjusted coarse cells around it."""
+    paths = [_reference(cell.piece, name) for name in REFERENCE_CALENDARS]
+    whole, grid = [store.open_store(path) for path in paths], _coarse_grid(run)
+    lat, lon = (whole[0][name].values.astype(float) for name in ("lat", "lon"))
+    inside = grid.numbers(lat, lon)
+    (at,) = np.flatnonzero((lat == cell.lat) & (lon == cell.lon))
+    group = np.flatnonzero(inside == inside[at])
+    fine, place = [ds.isel({stack.STACKED_DIM: group}).load() for ds in whole], int(np.searchsorted(group, at))
+    of_coarse = given.references[0]
+    numbers = grid.numbers(of_coarse["lat"].values, of_coarse["lon"].values)
+    own = int(places_of(grid, numbers, np.array([cell.lat]), np.array([cell.lon])).own[0])
+    coarse = given.cells(np.array([own]))
+
+    def task(group_of: str) -> Downscale:
+        return Downscale(pool=given.pool, piece=cell.piece, var=group_of)
+
+    def told(group_of: str, name: str, date: str, member: int) -> list[Step]:
+        series = given.adjusted[group_of], given.references, fine
+        return task(group_of).steps(*series, name, cell=place, date=date, member=member)
+
+    made = {
+        key: task(key)
+        .compute(ds, given.references, fine)
+        .isel({stack.STACKED_DIM: [place]})
+        .compute(scheduler="synchronous")
+        for key, ds in given.adjusted.items()
+    }
+    references = [ds.isel({stack.STACKED_DIM: [place]}) for ds in fine]
+    places = np.array([cell.place])
+    return Series(given.pool, cell.piece, places, references, coarse.members, coarse.training, made, coarse, told)
+
+
+def _coarse_grid(run: RunContext) -> CoarseGrid:
+    grid = run.production.coarse_grid
+    assert grid is not None
+    return grid
 
 
 def cells_drawn_together(given: Series, only: Sequence[str]) -> int:

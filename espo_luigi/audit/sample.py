@@ -19,6 +19,7 @@ from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science.calendar import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.partition import COARSE
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -99,10 +100,9 @@ def audit(number: int, seed: int) -> Audit:
     Raises
     ------
     StoreError
-        If no simulation's product is there, or the reference's stores are not, or products are downscaled.
+        If no simulation's product is there, or the reference's stores are not.
     """
     began, run = time.monotonic(), context()
-    cells.require_no_downscaling(run)
     _products.cache_clear()
     finals = {sim_id: run.archives(sim_id).values() for sim_id in run.simulations}
     there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]
@@ -153,6 +153,9 @@ def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) ->
 
 def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with adjusted cells that have its own."""
+    if run.config.downscaling is not None:
+        yield from _downscaled(run, pool, samples)
+        return
     places = {
         piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece])
         for piece in dict.fromkeys(sample.cell.piece for sample in samples)
@@ -164,6 +167,19 @@ def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[t
             for sample in samples:
                 if sample.cell.piece == piece and sample.cell.place in series.places:
                     yield series, sample
+
+
+def _downscaled(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
+    """Yield each sample with its cell, downscaled of the coarse cells around it."""
+    around = [cells.coarse_places(run, sample.cell) for sample in samples]
+    every = np.unique(np.concatenate(around))
+    raw = {name: cells.from_raw(run, name, {COARSE: every})[COARSE] for name in partition.members(run, pool)}
+    for sample, places in zip(samples, around, strict=True):
+        members = {name: ds.isel(loc=np.searchsorted(every, places)) for name, ds in raw.items()}
+        if any(bool(ds.isel(time=0).isnull().to_array().all()) for ds in members.values()):
+            continue  # a regional simulation ends before these cells
+        given = cells.series_of(pool, COARSE, places, members)
+        yield cells.downscale(run, cells.adjust(given, run.production.needed()), sample.cell), sample
 
 
 def _adjusted(run: RunContext, given: Series) -> Iterator[Series]:

@@ -106,10 +106,9 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     DataError
         If the inputs of the cell lack a year or more, or a step does not give the product's value.
     StoreError
-        If the product or the reference is not there, or products are downscaled.
+        If the product or the reference is not there.
     """
     run = context()
-    cells.require_no_downscaling(run)
     sim_id, infos = _known(run, sim_id, var)
     cell = cells.find_cell(run, lat, lon)
     products = {
@@ -117,17 +116,21 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     }
     first = next(iter(products.values()))
     step = step_of(first, date)
-    pool, places, needed = partition.pool_of(run, sim_id), np.array([cell.place]), run.production.needed(list(infos))
-    given, source = cells.kept_series(run, pool, cell.piece, places)
+    pool, needed = partition.pool_of(run, sim_id), run.production.needed(list(infos))
+    is_downscaled = run.config.downscaling is not None
+    piece = partition.COARSE if is_downscaled else cell.piece
+    places = cells.coarse_places(run, cell) if is_downscaled else np.array([cell.place])
+    given, source = cells.kept_series(run, pool, piece, places)
     cells.check_complete(given, cell, run.config.biasadjust.variables_of(needed))
     if size := cells.cells_drawn_together(given, needed):
-        given, source = cells.kept_series(run, pool, cell.piece, cells.block_of(run, cell.piece, cell.place, size))
-    made = cells.finish(run, sim_id, cell, cells.adjust(given, needed), list(infos))
+        given, source = cells.kept_series(run, pool, piece, cells.block_of(run, piece, int(places[0]), size))
+    series = cells.adjust(given, needed)
+    made = cells.finish(run, sim_id, cell, cells.downscale(run, series, cell) if is_downscaled else series, list(infos))
     raw = cells.extracted(sim_id)
     numbers = xr.DataArray(np.arange(raw.sizes["time"]), {"time": raw["time"]}, ["time"])
     axis, day = TimeAxis.of(made.product), made.product["time"].values[step]
     at = int(calendar.convert(numbers, axis.calendar).sel(time=day))
-    weights, maps = cells.regridding(run, cell.piece, raw), raw.isel(time=at).compute()
+    weights, maps = cells.regridding(run, piece, raw), raw.isel(time=at).compute()
     sources = {source for name in products for source in made_of(made, name, step)[0]}
     # In the order of the way, so that an error names the first step that differs.
     adjusted = {
@@ -187,7 +190,7 @@ def other_versions(marker: store.Marker | None) -> dict[str, tuple[str, str]]:
 
 def _adjusted(made: Made, of: tuple[str, str], date: str, weights: cascade.Weights, raw: xr.DataArray) -> Adjusted:
     """The steps of a variable that is adjusted under a name of the configuration; `raw` is the map of the day."""
-    (key, var), own = of, made.series
+    (key, var), own = of, made.series.coarse or made.series
     task = Adjust(pool=own.pool, piece=own.piece, var=key)
     scenario = _of_member(own.adjusted[key][var], made.sim_id).isel(loc=0)
     units, axis = str(scenario.attrs["units"]), TimeAxis.of(scenario)
@@ -209,8 +212,12 @@ def _adjusted(made: Made, of: tuple[str, str], date: str, weights: cascade.Weigh
         "adjusted", value, units, f"{task.how.name}, period {'-'.join(map(str, task.how.training_args.period))}."
     )
     around = slice(max(at - _DAYS_AROUND, 0), at + _DAYS_AROUND + 1)
+    steps = [regridded, *told, last]
+    if made.series.told is not None:
+        steps += made.series.told(key, var, date, member)[1:]  # the first is the coarse value
+        scenario = _of_member(made.series.adjusted[key][var], made.sim_id).isel(loc=0)
     before, after = (tuple(map(float, data.values[around])) for data in (series, scenario))
-    return Adjusted(units, parts, (regridded, *told, last), at - around.start, before, after)
+    return Adjusted(units, parts, tuple(steps), at - around.start, before, after)
 
 
 def _of_member(data: xr.DataArray, sim_id: str) -> xr.DataArray:
@@ -221,7 +228,8 @@ def _regridded(
     made: Made, weights: cascade.Weights, day: xr.DataArray, value: float, units: str
 ) -> tuple[tuple[RawCell, ...], Step]:
     """The raw cells of a value with their weights, and the regridded value, which has to be theirs."""
-    place, repaired = made.cell.place, str(made.series.members[made.sim_id].attrs.get(REPAIRS, ""))
+    place = int((made.series.coarse or made.series).places[0])
+    repaired = str(made.series.members[made.sim_id].attrs.get(REPAIRS, ""))
     row = weights.matrix[[place]]
     lat, lon = (one.ravel() for one in weights.source.grid.coordinates())
     flat = np.asarray(convert_to(day, units).transpose(*weights.source.dims).values, np.float64).ravel()
@@ -267,7 +275,8 @@ def _product(made: Made, kept: xr.DataArray, step: int, info: Any) -> Product:
     done += [] if treatment.bits is None else [f"{treatment.bits} bits of the mantissa kept"]
     steps.append(Step("clean-up", again, units, f"{'; '.join(done)}."))
     if not _near(again, value):
-        raw = cells.from_raw(made.run, made.sim_id, {made.cell.piece: made.series.places})[made.cell.piece]
+        which = made.series.coarse or made.series
+        raw = cells.from_raw(made.run, made.sim_id, {which.piece: which.places})[which.piece]
         changed = ", ".join(made.run.archives(made.sim_id)[var].task.stale())
         blame = f"Changed since: {changed}. Run again with `[espo] rerun = stale`."
         if not changed:
@@ -317,6 +326,8 @@ def first_difference(made: Made, raw: xr.Dataset) -> str:
     `raw` is the regridded series, made of raw files. Where stores before it were deleted, the steps from the first of
     these on are named: "training to clean-up".
     """
+    if made.series.coarse is not None:
+        return _span(-1, len(_STAGES) - 1)
     own, sim_id, piece = made.series, made.sim_id, made.cell.piece
     names, agrees = {"pool": own.pool, "piece": piece}, -1
     kept = made.run.production.stores_on_the_way(sim_id, piece)

@@ -9,6 +9,7 @@ import xarray as xr
 from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.methods.base import Step
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.tasks import partition
@@ -69,6 +70,18 @@ class Downscale(VariableTask):
             {name: self.arguments_of(name) for name in self.how.variables or (self.var,)},
         )
         return rechunk(made, {**self.context.config.custom.working_chunks, "time": -1})
+
+    def steps(
+        self,
+        adjusted: xr.Dataset,
+        coarse: list[xr.Dataset],
+        reference: list[xr.Dataset],
+        name: str,
+        **of: Any,
+    ) -> list[Step]:
+        """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
+        means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
+        return blocks.steps(adjusted[name], means[name], fine[name], **(of | self.arguments_of(name)))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""

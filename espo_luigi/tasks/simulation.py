@@ -145,12 +145,10 @@ class Regrid(EspoTask):
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade as a single matrix, and fill gaps; target cells are written once, as whole series."""
-        config = self.context.config
-        options, skip_coarser = config.regrid.options(), config.regrid.skip_coarser
+        config, options = self.context.config, options_of(self.context, self.piece)
         if self.piece == partition.COARSE:
-            options, skip_coarser = {"methods": dict.fromkeys(config.variables, "conservative_normed")}, False
             extracted = regrid.with_corners(extracted)
-        weights = regrid.weigh(extracted, reference, whole=grid, skip_coarser=skip_coarser, **options)
+        weights = regrid.weigh(extracted, reference, whole=grid, **options)
         if not self.context.is_regional(self.sim_id):
             self._check_reach(extracted, reference, weights, options)
         chunks = config.custom.working_chunks
@@ -189,6 +187,13 @@ class Regrid(EspoTask):
         blocks = block_sizes(dataset)
         cells = next(name for name in dataset.dims if name != "time")
         return {"chunks": {cells: max(1, blocks[cells] // most)}, "shards": blocks}
+
+
+def options_of(run: RunContext, piece: str) -> dict[str, Any]:
+    """Return the options with which a piece is regridded: the configured cascade; to the coarse grid, conservative."""
+    if piece == partition.COARSE:
+        return {"methods": dict.fromkeys(run.config.variables, "conservative_normed")}
+    return {**run.config.regrid.options(), "skip_coarser": run.config.regrid.skip_coarser}
 
 
 def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, xr.Variable]:

@@ -15,7 +15,7 @@ from demo_runs import ONE_REGION, of_years
 from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
-from espo_luigi.errors import ConfigurationError, ParameterError, StoreError
+from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.science.coarse import CoarseGrid, areas_of
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
@@ -137,8 +137,15 @@ def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Config
     assert ", then QPLAD(grid=0.5" in made["tasmax"].attrs["bias_adjustment"]
 
 
-def test_explain_and_audit_say_that_they_do_not_know_downscaled_products(configured: Configure) -> None:
-    configured(**YEARS, downscaling=SECTION)
-    for ask in (lambda: way_of(NOLEAP, 46.0, -66.0, "1992-07-14", "pr"), lambda: audit(1, 0)):
-        with pytest.raises(StoreError, match="downscaling"):
-            ask()
+@pytest.mark.production
+def test_explain_and_audit_make_downscaled_values_again(configured: Configure) -> None:
+    product(configured, downscaling=SECTION, **ONE_REGION)
+    way = way_of(NOLEAP, 46.125, -65.875, "1996-07-14", "pr")
+    names = [step.name for step in way.adjusted["pr"].steps]
+    assert names[0] == "regridded" and names[-4:] == ["adjusted", "quantile", "factor", "downscaled"]
+    assert way.adjusted["pr"].steps[-1].value == pytest.approx(way.adjusted["pr"].adjusted[way.adjusted["pr"].day])
+    assert way.products["pr"].identical
+    both = way_of(NOLEAP, 45.125, -66.875, "1996-01-14", "tasmin")
+    assert both.adjusted["tasmax"].steps[-2].name == "fine climatology"
+    found = audit(6, 1)
+    assert found.rows and not found.differences and not found.failures

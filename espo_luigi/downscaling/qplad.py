@@ -106,11 +106,8 @@ def days_around(dayofyear: np.ndarray, window: int) -> tuple[np.ndarray, np.ndar
 
     The days around a day are those next to it in time: the series' first and last days have fewer.
     """
-    half, last, size = window // 2, int(dayofyear.max()), int(dayofyear.size)
-    around = [
-        np.concatenate([np.arange(max(0, place - half), min(size, place + half + 1)) for place in places.tolist()])
-        if (places := np.flatnonzero(dayofyear == day)).size
-        else np.empty(0, np.int64)
-        for day in range(1, last + 1)
-    ]
-    return np.concatenate(around), np.cumsum([0, *map(len, around)])
+    offsets, size = np.arange(window) - window // 2, dayofyear.size
+    by_day = np.split(np.argsort(dayofyear, kind="stable"), np.cumsum(np.bincount(dayofyear))[:-1])[1:]
+    around = [(places[:, None] + offsets).ravel() for places in by_day]
+    inside = [one[(one >= 0) & (one < size)] for one in around]
+    return np.concatenate(inside), np.cumsum([0, *map(len, inside)])

@@ -6,6 +6,7 @@ installed packages register under the entry-point group `espo_luigi.productions`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -97,11 +98,7 @@ class Slices(Boxes):
 
     def _slices(self, run: Any) -> np.ndarray:
         """Return the number of the slice of each land cell, in the order of rows."""
-        if self.grid is None:
-            return np.arange(run.land_cells) // self.size
-        _, inverse, counts = np.unique(run.coarse_numbers, return_inverse=True, return_counts=True)
-        firsts = np.cumsum([0, *counts[:-1]])
-        return np.unique(firsts // self.size, return_inverse=True)[1][inverse]
+        return np.arange(run.land_cells) // self.size if self.grid is None else _slices_of(run, self.size)
 
     def box(self, name: str) -> Region:
         """Return the whole domain."""
@@ -150,6 +147,14 @@ class Slices(Boxes):
     @staticmethod
     def _number(name: str) -> int:
         return int(name.removeprefix("sr-"))
+
+
+@functools.lru_cache(maxsize=2)  # each task asks for the size of its slice
+def _slices_of(run: Any, size: int) -> np.ndarray:
+    """Return the number of the slice of each land cell: that of the first cell of its coarse cell."""
+    _, inverse, counts = np.unique(run.coarse_numbers, return_inverse=True, return_counts=True)
+    firsts = np.cumsum([0, *counts[:-1]])
+    return np.unique(firsts // size, return_inverse=True)[1][inverse]
 
 
 class Production:

@@ -20,6 +20,7 @@ from espo_luigi.science.coarse import CoarseGrid, areas_of
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.partition import COARSE, pieces
+from espo_luigi.tasks.production import Slices
 
 Configure = Callable[..., list[Path]]
 YEARS = of_years(1991, 1998, 1991, 1994)
@@ -97,6 +98,25 @@ def test_no_coarse_cell_lies_in_two_pieces(configured: Configure) -> None:
         cells = store.open_store(tasks.RefDefault(piece=name).out_reference().path)
         seen.append({*grid.numbers(cells["lat"].values, cells["lon"].values).tolist()})
     assert not set.intersection(*seen)
+
+
+class Planned:
+    """A run of 8 land cells, in rows of which each half lies in a coarse cell of its own."""
+
+    land_cells = 8
+    coarse_numbers = np.array([5, 5, 6, 6, 5, 5, 6, 6])
+
+
+@pytest.mark.parametrize(
+    ("size", "numbers"), [(3, [0, 0, 1, 1, 0, 0, 1, 1]), (5, [0] * 8), (1, [0, 0, 1, 1, 0, 0, 1, 1])]
+)
+def test_a_slice_has_whole_coarse_cells(size: int, numbers: list[int]) -> None:
+    slices = Slices({}, CoarseGrid(1.0), size)
+    run = Planned()
+    names = slices.names(run)
+    assert names == [f"sr-{number}" for number in range(max(numbers) + 1)]
+    assert [slices.cells(run, name) for name in names] == np.bincount(numbers).tolist()
+    assert Slices({}, None, size).names(run) == [f"sr-{number}" for number in range(-(-8 // size))]
 
 
 def product(configured: Configure, **changes: Any) -> xr.Dataset:

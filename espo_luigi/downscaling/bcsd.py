@@ -40,8 +40,7 @@ class BCSD(Downscaler):
         anomalies, places = self.anomalies(adjusted, learned, setup), setup.places
         near = np.zeros((places.own.size, adjusted.shape[1]))
         for corner in range(places.corners.shape[1]):
-            weights = places.weights[:, corner, None]
-            near += np.where(weights > 0, weights * anomalies[places.corners[:, corner]], 0.0)
+            near += places.weights[:, corner, None] * anomalies[places.corners[:, corner]]
         usual = learned.fine[:, self._days(setup)]
         return usual + near if setup.kind == "+" else usual * near
 

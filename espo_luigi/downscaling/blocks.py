@@ -246,8 +246,9 @@ def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.n
     own, corners, weights = places.own[cells], places.corners[cells], places.weights[cells]
     if not method.interpolates:
         corners, weights = own[:, None], np.ones((own.size, 1))
-    near = np.unique(np.concatenate([own, corners[weights > 0]]))
-    corners = np.where(weights > 0, np.minimum(np.searchsorted(near, corners), near.size - 1), 0)
+    corners = np.where(weights > 0, corners, own[:, None])
+    near, corners = np.unique(np.concatenate([own[:, None], corners], axis=1), return_inverse=True)
+    corners = corners.reshape(own.size, -1)[:, 1:]
     in_block = Places(places.numbers[cells], np.searchsorted(near, own), places.nearest[cells], corners, weights)
     return near, replace(setup, places=in_block, numbers=setup.numbers[near], areas=setup.areas[cells])
 

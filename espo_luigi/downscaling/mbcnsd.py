@@ -71,8 +71,7 @@ class MBCnSD(Downscaler):
         for number, cells in setup.groups().items():
             place = places.own[cells[0]]
             corners, weights = places.corners[cells], places.weights[cells]
-            near = np.where(weights[:, :, None] > 0, adjusted[corners], 0.0)
-            interpolated = (near * weights[:, :, None]).sum(axis=1)
+            interpolated = (adjusted[corners] * weights[:, :, None]).sum(axis=1)
             if np.isnan(adjusted[place]).all() or np.isnan(learned.fine[cells]).any():
                 continue
             for month in range(1, 13):

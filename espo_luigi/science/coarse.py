@@ -102,7 +102,7 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
     around, weights = grid.around(lat, lon)
     corners, there = _found(numbers, around)
     lone = (~there & (weights > _ROUND_OFF)).any(axis=-1) | ~known
-    corners = np.where(lone[:, None] | ~there, own[:, None], corners)
+    corners = np.where(lone[:, None] | (weights <= 0) | ~there, own[:, None], corners)
     weights = np.where(lone[:, None], np.array([1.0, 0, 0, 0]), weights)
     return Places(inside, own, ~known, corners, weights)
 

@@ -316,7 +316,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         # Only runs with flags, or downscaling, have the fingerprint of their section.
         sections = {"flags": self.context.config.flagging, "downscaling": self.context.config.downscaling}
         idle = [name for name, section in sections.items() if section is None]
-        return [key.format_map(self.wildcards) for key in self.reads if key not in idle] + self._pool_key()
+        read = [key for key in self.reads if key.partition(".")[0] not in idle]
+        return [key.format_map(self.wildcards) for key in read] + self._pool_key()
 
     def keys_read(self) -> frozenset[str]:
         """Return the keys, with wildcards, that this task and those before it read for their outputs."""

@@ -65,7 +65,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
-        "downscaling",
+        "downscaling.grid",
         "flags",
         *TABLE,
         "regrid.regrid_method",

@@ -31,17 +31,22 @@ def downscale_variables(
 ) -> xr.Dataset:
     """Return variables on fine cells, each downscaled by its arguments of `downscale` in `ways`; lazy if a series is.
 
-    What stands beside a variable for days or cells, its flags, is that of the own coarse cell.
+    What stands beside a variable for days or cells, its flags, is that of the own coarse cell; flags of cells tell,
+    too, where this is only the nearest.
     """
     made = {name: downscale(adjusted[name], coarse[name], fine[name], **how) for name, how in ways.items()}
     grid = next(iter(ways.values()))["grid"]
     numbers = grid.numbers(coarse["lat"].values, coarse["lon"].values)
     order = np.argsort(numbers)
-    places = order[places_of(grid, numbers[order], fine["lat"].values, fine["lon"].values).own]
+    found = places_of(grid, numbers[order], fine["lat"].values, fine["lon"].values)
+    places, nearest = order[found.own], xr.DataArray(found.nearest, dims=[STACKED_DIM])
     at = {name: one for name, one in next(iter(made.values())).coords.items() if STACKED_DIM in one.dims}
     for name in quality.beside(adjusted, ways):
         if name not in made:
             made[name] = adjusted[name].isel({STACKED_DIM: places}).assign_coords(at)
+    for own in ways:
+        if (name := quality.flags_name(own, "cells")) in made:
+            made[name] = quality.of_downscaled(made[name], nearest, "coarse_cell_missing", own)
     return xr.Dataset(made, attrs=adjusted.attrs)
 
 

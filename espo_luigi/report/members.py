@@ -27,7 +27,7 @@ from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.attributes import DAYS, INSERTED_DAYS, REPAIRS
 from espo_luigi.science.chunks import REALIZATION, join
 from espo_luigi.science.display import long_name, noun
-from espo_luigi.science.quality import CELLS, COUNTED
+from espo_luigi.science.quality import CELLS, COUNTED, DOWNSCALED
 from espo_luigi.science.variables import Variable
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def read_flags(view: RunView, reader: Reader) -> list[Treated]:
         for name, days in counts.items():
             variable, _, flag = str(name).partition(COUNTED)
             if "days" in days.attrs:
-                key = sim_id, variable, "cells" if flag in CELLS else "days"
+                key = sim_id, variable, "cells" if flag in {**CELLS, **DOWNSCALED} else "days"
                 shares, means = found.setdefault(key, ({}, {}))
                 shares[flag] = 100 * days / days.attrs["days"]
                 means[flag] = float(shares[flag].weighted(areas).mean())

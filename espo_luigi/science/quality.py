@@ -46,8 +46,11 @@ CELLS: Mapping[str, Rank] = {
     "extrapolated_in_space": "look", "signal_distorted": "look", "sign_flipped": "do_not_use",
     "signal_not_judged": "for_information", "arid": "look",
 }  # fmt: skip
+# Further bits of a cell, in products that are downscaled.
+DOWNSCALED: Mapping[str, Rank] = {"coarse_cell_missing": "look"}
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
+_BITS_OF_DOWNSCALED = {name: np.uint8(1 << place) for place, name in enumerate(DOWNSCALED, len(CELLS))}
 _THE_METHODS = np.uint16(0xFF)
 _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
@@ -67,7 +70,7 @@ def flags_name(variable: str, of: str = "days") -> str:
 
 def rank_of(flag: str) -> Rank:
     """Return how much a flag of days or cells matters; what a method marks is for information."""
-    return {**DAYS, **CELLS}.get(flag, "for_information")
+    return {**DAYS, **CELLS, **DOWNSCALED}.get(flag, "for_information")
 
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
@@ -120,6 +123,12 @@ def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArr
     return raised.drop_attrs(deep=False).assign_attrs(flags.attrs)
 
 
+def of_downscaled(flags: xr.DataArray, where: xr.DataArray, name: str, variable: str) -> xr.DataArray:
+    """Return flags of cells with one of `DOWNSCALED` raised where it is true, beside those that are; lazy."""
+    raised = flags | where.transpose(*[dim for dim in flags.dims if dim in where.dims]) * _BITS_OF_DOWNSCALED[name]
+    return raised.transpose(*flags.dims).assign_attrs(_names(_BITS_OF_DOWNSCALED, variable, "cells"))
+
+
 def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
     """Return the flags of variables that are made of others, by name: all of these. Lazy.
 
@@ -135,7 +144,8 @@ def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str
         if len({*own.values()}) < len(pairs):
             own, days = {}, [bits & ~_THE_METHODS for bits in days]
         made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own, name))
-        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names({}, name, "cells"))
+        further = {one: bit for bits in cells for one, bit in meanings(bits).items() if one in DOWNSCALED}
+        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names(further, name, "cells"))
     return made
 
 
@@ -377,9 +387,11 @@ def _of_aridity(
     return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
 
 
-def _names(own: Mapping[str, int], variable: str, of: str = "days") -> dict[str, Any]:
-    """The attributes of flags: their masks and meanings, the method's `own` first."""
-    bits: dict[str, Any] = dict(sorted({**own, **_BITS}.items(), key=itemgetter(1))) if of == "days" else _BITS_OF_CELLS
+def _names(own: Mapping[str, Any], variable: str, of: str = "days") -> dict[str, Any]:
+    """The attributes of flags: their masks and meanings, of days the method's `own` first."""
+    bits: dict[str, Any] = dict(
+        sorted({**own, **(_BITS if of == "days" else _BITS_OF_CELLS)}.items(), key=itemgetter(1))
+    )
     return {
         "standard_name": "quality_flag",
         "long_name": f"Flags of the {of} of {variable}",

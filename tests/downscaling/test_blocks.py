@@ -135,3 +135,27 @@ def test_fine_cells_whose_coarse_cell_has_no_data_take_the_nearest(
     assert not np.array_equal(got.values[inside == numbers[lost]], whole.values[inside == numbers[lost]])
     far = np.abs(numbers[lost] // 360 - inside // 360) > 1
     np.testing.assert_array_equal(got.values[far], whole.values[far])
+
+
+def test_flags_are_those_of_the_coarse_cell_and_tell_where_it_is_the_nearest(given: dict[str, xr.DataArray]) -> None:
+    adjusted = given["adjusted"]
+    days = xr.zeros_like(adjusted, dtype=np.uint16)
+    days[:, 0, 5] = given["coarse"]["lat"].astype(np.uint16)
+    cells = adjusted.isel(time=0, drop=True).copy(data=np.full(adjusted.shape[:2], 16, np.uint8))
+    beside = xr.Dataset({"pr": adjusted, "pr_flags": days, "pr_cell_flags": cells})
+    way = {"downscaler": "BCSD", "grid": GRID, "seed": ""}
+    got = blocks.downscale_variables(beside, given["coarse"].to_dataset(), given["fine"].to_dataset(), {"pr": way})
+    lat = got["lat"].values
+    assert got["pr_flags"].dtype == np.uint16
+    near = np.floor(lat) == got["pr_flags"].isel(realization=0, time=5).values
+    bits = got["pr_cell_flags"]
+    assert bits.dtype == np.uint8
+    masks = dict(zip(bits.attrs["flag_meanings"].split(), bits.attrs["flag_masks"].tolist(), strict=True))
+    assert masks["coarse_cell_missing"] == 32
+    is_missing = (bits.isel(realization=0).values & 32) > 0
+    assert (bits.values & 16).all()
+    assert 0 < is_missing.sum() < 20
+    inside = GRID.numbers(lat, got["lon"].values)
+    kept = GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values)
+    np.testing.assert_array_equal(is_missing, ~np.isin(inside, kept))
+    assert near[~is_missing].all()

@@ -144,7 +144,10 @@ def test_the_product_does_not_depend_on_the_pieces(configured: Configure, method
 
 @pytest.mark.production
 def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Configure) -> None:
-    made = product(configured, downscaling=SECTION | {"variables": {}}, **ONE_REGION)
+    made = product(configured, downscaling=SECTION | {"variables": {}}, flags={}, **ONE_REGION)
+    flags = store.open_store(tasks.ConcatenationFinal(sim_id=NOLEAP).out_flags().path)
+    for name in ("tasmax", "tasmin"):
+        assert flags[f"{name}_cell_flags"].attrs["flag_meanings"].split()[-1] == "coarse_cell_missing"
     adjusted = store.open_store(tasks.Adjust(pool=NOLEAP, piece=COARSE, var="tasmax").out_adjusted().path).load()
     stacked = made[["tasmax"]].stack(loc=("lat", "lon")).dropna("loc", how="all").reset_index("loc")
     numbers = CoarseGrid(0.5).numbers(stacked["lat"].values, stacked["lon"].values)

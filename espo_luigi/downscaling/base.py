@@ -73,6 +73,14 @@ class Setup:
     upper: Limit | None = None
     wet: float | None = None
 
+    def interpolated(self, values: np.ndarray, cells: Any = slice(None)) -> np.ndarray:
+        """Return values (coarse cell, day) interpolated bilinearly to fine cells, all or those at places."""
+        corners, weights = self.places.corners[cells], self.places.weights[cells]
+        made = np.zeros((len(corners), values.shape[1]))
+        for corner in range(corners.shape[1]):
+            made += weights[:, corner, None] * values[corners[:, corner]]
+        return made
+
     def groups(self) -> dict[int, np.ndarray]:
         """Return the places of the fine cells that lie in each coarse cell, by its number, by which it draws."""
         inside = self.places.numbers

@@ -37,10 +37,7 @@ class BCSD(Downscaler):
 
     def apply(self, adjusted: np.ndarray, learned: Climatologies, setup: Setup) -> np.ndarray:
         """Interpolate the anomalies, and apply them to the fine climatology."""
-        anomalies, places = self.anomalies(adjusted, learned, setup), setup.places
-        near = np.zeros((places.own.size, adjusted.shape[1]))
-        for corner in range(places.corners.shape[1]):
-            near += places.weights[:, corner, None] * anomalies[places.corners[:, corner]]
+        near = setup.interpolated(self.anomalies(adjusted, learned, setup))
         usual = learned.fine[:, self._days(setup)]
         return usual + near if setup.kind == "+" else usual * near
 

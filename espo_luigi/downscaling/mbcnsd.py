@@ -70,8 +70,7 @@ class MBCnSD(Downscaler):
         months, years = months_of(setup.time), setup.time.year
         for number, cells in setup.groups().items():
             place = places.own[cells[0]]
-            corners, weights = places.corners[cells], places.weights[cells]
-            interpolated = (adjusted[corners] * weights[:, :, None]).sum(axis=1)
+            interpolated = setup.interpolated(adjusted, cells)
             if np.isnan(adjusted[place]).all() or np.isnan(learned.fine[cells]).any():
                 continue
             for month in range(1, 13):
@@ -89,8 +88,7 @@ class MBCnSD(Downscaler):
 
     def steps(self, adjusted: np.ndarray, learned: Learned, setup: Setup, cell: int, day: int) -> list[Step]:
         """Return the interpolated and the downscaled value."""
-        corners, weights = setup.places.corners[cell], setup.places.weights[cell]
-        interpolated = float((adjusted[corners, day] * weights).sum())
+        interpolated = float(setup.interpolated(adjusted[:, [day]], [cell])[0, 0])
         made = float(self.apply(adjusted, learned, setup)[cell, day])
         return [Step("interpolated", interpolated, "", "between coarse cells"), Step("downscaled", made, "")]
 

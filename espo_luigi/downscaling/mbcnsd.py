@@ -71,10 +71,13 @@ class MBCnSD(Downscaler):
         for number, cells in setup.groups().items():
             place = places.own[cells[0]]
             interpolated = setup.interpolated(adjusted, cells)
-            if np.isnan(adjusted[place]).all() or np.isnan(learned.fine[cells]).any():
-                continue
+            valid = np.isfinite(adjusted[place]) & np.isfinite(interpolated).all(axis=0)
+            known = np.isfinite(learned.fine[cells]).all(axis=0)
             for month in range(1, 13):
-                of_fine, days = np.flatnonzero(learned.months == month), np.flatnonzero(months == month)
+                of_fine = np.flatnonzero(known & (learned.months == month))
+                days = np.flatnonzero(valid & (months == month))
+                if not (days.size and of_fine.size):
+                    continue
                 draws = _Draws(setup, number, month)
                 observed = draws.beyond(learned.fine[np.ix_(cells, of_fine)], "fine")
                 coarse = draws.beyond(adjusted[place, days][None], "coarse")[0]

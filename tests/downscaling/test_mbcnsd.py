@@ -183,3 +183,12 @@ def test_rotations_are_rotations() -> None:
     axes = first_axes(np.array([1.0, 2.0, 3.0]))
     np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(axes[:, 0], np.array([1, 2, 3]) / np.sqrt(14))
+
+
+def test_a_day_without_data_costs_no_other_day() -> None:
+    made = example(np.zeros(3, np.int64))
+    adjusted = made.adjusted.copy()
+    adjusted[0, 100] = np.nan
+    got = downscaled(made._replace(adjusted=adjusted))
+    assert np.isnan(got[:, 100]).all()
+    assert np.isfinite(np.delete(got, 100, axis=1)).all()

@@ -113,6 +113,9 @@ class ClimatologicalOp(Section):
         default=None,
         description="the years with a value that a window needs; by default all, or 0.8 of them for dates and ratios",
     )
+    season_year: Literal["december", "january"] = OmitDefault(
+        "whether DJF belongs to the year of its December, as in xscen and xclim, or of its January", "january"
+    )
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
 

@@ -33,7 +33,7 @@ from espo_luigi.science.attributes import FREQUENCY_BY_LETTER
 from espo_luigi.science.chunks import join
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
-from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, SEASON_YEAR
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES
 from espo_luigi.science.stack import ORIGINAL_SHAPE
 from espo_luigi.science.units import is_difference
@@ -147,8 +147,8 @@ def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
     if dims[1:]:
         names, several = ds[dims[1]].values.tolist(), 3 if dims[1] == "season" else 1
     starts = [(2 * INITIALS).index(name) if several == 3 else NAMES.index(name) for name in names]
-    # A season belongs to the year of its January.
-    starts = [start - 12 * (several == 3 and start > 9) for start in starts]
+    of_january = several == 3 and ds.attrs.get(SEASON_YEAR) != "december"
+    starts = [start - 12 * (of_january and start > 9) for start in starts]
     years = np.array([str(horizon).split("-") for horizon in ds[HORIZON].values], int)
 
     def months(year: np.ndarray) -> np.ndarray:

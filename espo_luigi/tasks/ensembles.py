@@ -216,8 +216,10 @@ class EnsembleTask(OutcomeTask):
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
+        years_of = functools.partial(by_year, season_year=asked.season_year)
         base = [
-            by_year(on_standard_year(ds[[name]]))[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()
+            years_of(on_standard_year(ds[[name]]))[name].sel(year=slice(int(first), int(last)))
+            for ds in yearly.values()
         ]
         made = [
             variability(

@@ -115,6 +115,14 @@ def check_outcomes(run: RunContext) -> None:
         reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}
         told = [f"{', '.join(name for name, of in left_out.items() if of.startswith(why))}: {why}" for why in reasons]
         logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {section.module}", told))
+    every = {name: science.northern_dates(one) for of in chosen(run).values() for name, one in of}
+    dated = [f"{name} ({', '.join(map(': '.join, of.items()))})" for name, of in every.items() if of]
+    if dated and (south := config.domain.lat_bnds[0]) < 0:
+        logger.warning(
+            "`indicators.module`: the domain begins at %g degrees north, and these have dates of northern summers: %s. "
+            "For southern ones, set half a year later, and `freq`: mid_date: 01-01, freq: YS-JUL.",
+            *(south, "; ".join(dated)),
+        )
     _check_horizons(run)
     if config.warming_levels:
         _check_levels(run)
@@ -161,15 +169,19 @@ def _check_horizons(run: RunContext) -> None:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
-    asked, sample = config.aggregate.climatological_op, _sample(run)
-    key = "aggregate.climatological_op"
+    sample, key = _sample(run), "aggregate.climatological_op"
     try:
-        made = climatology(sample, op=asked.op, min_periods=asked.min_periods, periods=_horizons(run))
+        made = _climatology(run, sample, _horizons(run))
         key = "aggregate.compute_deltas"
         if deltas:
             delta(made, baseline(run), kind=deltas.kind, least=deltas.least)
     except (ConfigurationError, DataError) as error:
         raise ConfigurationError(f"`{key}`: {error}") from error
+
+
+def _climatology(run: RunContext, ds: xr.Dataset, periods: Any = None) -> xr.Dataset:
+    asked = run.config.aggregate.climatological_op.arguments("window", "stride", "periods", "rename_variables")
+    return climatology(on_standard_year(ds), **asked, periods=periods)
 
 
 def _sample(run: RunContext) -> xr.Dataset:
@@ -380,10 +392,10 @@ class Climatology(OutcomeTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
-        asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
+        wanted = _horizons(self.context)
         years = {*indicators["time"].dt.year.values}
         there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
-        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods, periods=there)
+        made = _climatology(self.context, indicators, there)
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
 
@@ -397,9 +409,7 @@ class ReferenceClimatology(OutcomeTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute the only horizon."""
-        asked = self.context.config.aggregate.climatological_op
-        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
-        return self.described(made)
+        return self.described(_climatology(self.context, indicators))
 
 
 class DeltaTask(OutcomeTask):
@@ -442,13 +452,12 @@ class WarmingLevels(DeltaTask):
         """Compare the years of each level with the baseline; levels that are not reached are NaN."""
         levels, found = self.context.needed("warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
-        asked = self.context.config.aggregate.climatological_op
-        of = functools.partial(climatology, on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
-        base = of(periods=[tuple(baseline(self.context).split("-"))])
+        of = functools.partial(_climatology, self.context, indicators)
+        base = of([tuple(baseline(self.context).split("-"))])
         made = {}
         for level, period in periods.items():
             try:
-                made[level] = of(periods=[period]).isel({HORIZON: 0}, drop=True)
+                made[level] = of([period]).isel({HORIZON: 0}, drop=True)
             except DataError as error:  # the series ends before
                 absent[level] = str(error)
         if not made:

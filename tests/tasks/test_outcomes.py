@@ -478,6 +478,34 @@ def test_of_a_whole_module_what_is_not_possible_is_left_out_and_named_once(
     assert "TX90p, TN90p, HI, and 1 more" in plan
 
 
+def test_dates_of_northern_summers_are_told_where_the_domain_reaches_to_the_south(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, configured, indicators={"module": "six.yml"}, aggregate=OP)
+    run = context()
+    frost = [("frost", dict(load_indicators("atmos"))["last_spring_frost"])]
+    monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: frost)
+    check_outcomes(run)
+    assert "northern" not in caplog.text
+    check_outcomes.cache_clear()
+    monkeypatch.setitem(run.config.__dict__, "domain", SimpleNamespace(lat_bnds=(-30.0, 20.0)))
+    check_outcomes(run)
+    assert "begins at -30 degrees north" in caplog.text and "frost (before_date: 07-01)" in caplog.text
+
+
+@pytest.mark.parametrize(("season_year", "winter"), [("january", 1990), ("december", 1991)])
+def test_the_year_of_winters_is_a_key_of_climatologies(
+    season_year: str, winter: int, tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, aggregate={"climatological_op": {**OP["climatological_op"], "season_year": season_year}})
+    time = xr.date_range("1991-03-01", "2030-12-01", freq="QS-DEC", calendar="noleap", use_cftime=True)
+    years = xr.DataArray(time.year.astype(float), {"time": time}, ("time",), attrs={"units": "K"})
+    yearly = xr.Dataset({"x": years.expand_dims(lat=[45.0], lon=[-66.0])}, attrs={"cat:xrfreq": "QS-DEC"})
+    task = tasks.Climatology(freq="QS-DEC", dataset="scenario", sim_id=NOLEAP)
+    normals = task.compute(yearly)["x_clim_mean"].sel(season="DJF", horizon="2001-2020").squeeze()
+    assert float(normals) == np.mean(np.arange(winter + 10, winter + 30))
+
+
 @pytest.mark.parametrize("method", ["hawkins-sutton", "lafferty-sriver"])
 def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_why_not(
     method: str, tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch

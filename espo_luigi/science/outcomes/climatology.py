@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -19,7 +19,9 @@ HORIZON, LEVEL, MEMBER = "horizon", "warming_level", "realization"
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
 # Of indicators that some years leave undefined, as of normals by the WMO (No. 1203).
 _SHARE = 0.8
-_WINTER = "DJF and NDJ belong to the year of their January; in xscen and xclim, to that of their December"
+SEASON_YEAR = "season_year"
+"""Attribute of seasonal statistics: of which month's year DJF and NDJ are, "january" or "december"."""
+SeasonYear = Literal["december", "january"]
 
 
 def climatology(
@@ -30,12 +32,13 @@ def climatology(
     stride: int = 1,
     periods: Sequence[str | int] | Sequence[Sequence[str | int]] | None = None,
     min_periods: int | float | None = None,
+    season_year: SeasonYear = "january",
 ) -> xr.Dataset:
     """Return a statistic of each window of years, season by season or month by month.
 
     Dimensions (time, ...) in, (horizon, ...) out, with `season` ("DJF") or `month` ("JAN") behind `horizon` for
-    seasonal and monthly series. A season that crosses the end of the year belongs to the year of its January. Horizons
-    are named by their years, "1991-2020". The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
+    seasonal and monthly series. Horizons are named by their years, "1991-2020"; years that do not begin in January are
+    those in which they begin. The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
     lazy on Dask. A mean of standard deviations is the root of the mean variance. Days of the year have circular
     statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days.
 
@@ -53,6 +56,8 @@ def climatology(
     min_periods
         Years with a value that a window needs, or their fraction of the window (float). By default all; of periods that
         cross the end of the year, all but one; of days of the year and ratios, which some years lack, 0.8.
+    season_year
+        Whether DJF and NDJ belong to the year of their January, or of their December.
 
     Raises
     ------
@@ -64,13 +69,13 @@ def climatology(
 
     References
     ----------
-    `xscen.climatological_op` with `year_start_month=12`.
+    `xscen.climatological_op`, of January with `year_start_month=12`.
     """
     name, how = _operation(op)
     ds, freq = natures.with_natures(ds), natures.frequency_of(ds)
     for data in ds.values():
         natures.check_allowed(data, "operations", name if name in OPERATIONS else "percentiles")
-    yearly = by_year(ds)
+    yearly = by_year(ds, season_year)
     years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
     own = years[0], years[-1]
     ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
@@ -88,7 +93,7 @@ def climatology(
         f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, needed[str(variable)])
         for variable, data in joined.items()
     }
-    return xr.Dataset(made, joined.coords, ds.attrs)
+    return xr.Dataset(made, joined.coords, ds.attrs | ({SEASON_YEAR: season_year} if freq.startswith("QS") else {}))
 
 
 def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callable[[xr.DataArray], xr.DataArray]]:
@@ -139,11 +144,11 @@ def least_years(given: int | float | None, length: int, freq: str, yearly: xr.Da
     return given
 
 
-def by_year(ds: xr.Dataset) -> xr.Dataset:
+def by_year(ds: xr.Dataset, season_year: SeasonYear = "january") -> xr.Dataset:
     """Return (year, season or month, ...) of (time, ...), of years that have any; raises as `climatology`."""
     freq = natures.frequency_of(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
-    if freq.startswith("QS"):
+    if freq.startswith("QS") and season_year == "january":
         # From the season that has January on.
         crossing = month > 10
         year = year + crossing
@@ -161,7 +166,9 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
         return made.squeeze("part")
     if freq[0] == "Q":
         names = [(2 * natures.INITIALS)[first % 12 :][:3] for first in starts - 1]
-        return made.rename(part="season").assign_coords(season=("season", names, {"comment": _WINTER}))
+        return made.rename(part="season").assign_coords(
+            season=("season", names, {"comment": f"DJF and NDJ belong to the year of their {season_year.capitalize()}"})
+        )
     return made.assign_coords(part=[natures.NAMES[first] for first in starts - 1]).rename(part="month")
 
 

@@ -33,7 +33,7 @@ from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
-from espo_luigi.science.outcomes.natures import with_natures
+from espo_luigi.science.outcomes.natures import nature_of, with_natures
 from espo_luigi.science.units import as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
 
@@ -222,6 +222,7 @@ def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: i
         joined = assign_coords(joined, coords).isel(
             time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
         )
+        joined = with_natures(joined, {name: one.indicator.compute.__name__ for one in ours for name in one.outputs})
         made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
     return made
 
@@ -265,8 +266,7 @@ class _Chosen:
             outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
-        natures = with_natures(xr.Dataset(outputs), dict.fromkeys(outputs, indicator.compute.__name__))
-        own = replace(own, outputs={str(output): data for output, data in natures.items()})
+        own = replace(own, outputs=outputs)
         return replace(own, kernel=own._proven_kernel(sample))
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
@@ -325,6 +325,7 @@ def _chosen(
                         raise ConfigurationError(f"it makes {output!r}; {fault}. Set another var_name.")
                     if (other := taken.setdefault((own.freq, output), name)) != name:
                         raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
+                    nature_of(own.outputs[output])
             except Exception as error:  # xclim and pint raise unrelated types
                 problems[f"{name}{f' at {freq}' if freq else ''}"] = " ".join(str(error).split())
                 continue
@@ -350,6 +351,13 @@ def _obstacle(indicator: Indicator, variables: Collection[str]) -> str:
     if not hasattr(indicator, "allowed_periods"):
         return "it has no frequency; expected an indicator of years, seasons or months."
     return ""
+
+
+def northern_dates(indicator: Indicator) -> dict[str, str]:
+    """Return the parameters by which a season starts, or has its middle, from April to September, such as "07-01"."""
+    of_days = {key: one for key, one in indicator._all_parameters.items() if one.kind == 6 and "end" not in key}
+    dates = {key: str(one.value if one.injected else one.default) for key, one in of_days.items()}
+    return {key: date for key, date in dates.items() if "04" <= date[:2] <= "09"}
 
 
 def _own_freq(indicator: Indicator) -> str:

@@ -271,6 +271,9 @@ class _Chosen:
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
+        # Other rules for missing days may be the same in the sample's years only.
+        if self.indicator.missing not in ("any", "from_context"):
+            return None
         given = {
             meta.compute_name: meta.value if meta.injected else meta.default
             for meta in self.indicator._all_parameters.values()

@@ -286,3 +286,36 @@ def test_indicators_have_the_order_of_their_file_whatever_was_read_before(tmp_pa
         given = {"realm": "atmos", "indicators": {name: {"base": name} for name in names}}
         (tmp_path / "own.yml").write_text(yaml.safe_dump(given, sort_keys=False))
         assert [name for name, _ in load_indicators(str(tmp_path / "own.yml"))] == list(names)
+
+
+GAPS: dict[str, Any] = {
+    "any": {}, "wmo": {"missing": "wmo"}, "skip": {"missing": "skip"}, "context": {"missing": "from_context"},
+    "pct": {"missing": "pct", "missing_options": {"tolerance": 0.05}},
+    "strict": {"missing": "wmo", "missing_options": {"nm": 2, "nc": 2}},
+    "days": {"missing": "at_least_n", "missing_options": {"n": 365}},
+    "n": {"missing": "at_least_n", "missing_options": {"n": 20}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "freq"), [*((rule, "YS") for rule in GAPS), ("wmo", "QS-DEC"), ("n", "MS")])
+def test_each_rule_of_missing_days_is_xclims(rule: str, freq: str, tmp_path: Path) -> None:
+    time = xr.date_range("2001-01-01", "2005-02-15", calendar="standard", use_cftime=True)
+    season = 285 - 14 * np.cos(np.asarray(time.dayofyear) / 365 * 2 * np.pi)
+    values = np.random.default_rng(0).normal(0, 4, (time.size, 5)) + season[:, None]
+    # In 2004, a leap year: a day, some in a row, scattered ones in May, two whole months.
+    for cell, gap in enumerate((slice(1200, 1201), slice(1150, 1154), slice(1217, 1245, 2), slice(1280, 1340))):
+        values[gap, cell] = np.nan
+    attrs = {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: maximum"}
+    ds = xr.Dataset({"tasmax": (("time", "lat"), values, attrs)}, {"time": time, "lat": np.arange(40.0, 45)})
+    bases: dict[str, Any] = {
+        "hot": {"base": "tx_days_above", "parameters": {"thresh": "12 degC"}},
+        "high": {"base": "tx_max"},
+    }
+    made = {name: {**base, **GAPS[rule], "cf_attrs": {"var_name": name}} for name, base in bases.items()}
+    (tmp_path / "own.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": made}))
+    own = load_indicators(str(tmp_path / "own.yml"))
+    (ours,) = compute_indicators(ds.chunk(time=500), own, freqs=[freq]).values()
+    for name, one in own:
+        theirs = one(ds=ds, freq=freq)
+        theirs = theirs.sel(time=theirs["time"].dt.year >= 2001).reindex(time=ours["time"])
+        np.testing.assert_allclose(ours[name].transpose(*theirs.dims), theirs, rtol=1e-6)

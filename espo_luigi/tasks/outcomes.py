@@ -26,7 +26,7 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
-from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons, missing_years
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
@@ -182,6 +182,10 @@ def _check_horizons(run: RunContext) -> None:
 def _climatology(run: RunContext, ds: xr.Dataset, periods: Any = None) -> xr.Dataset:
     asked = run.config.aggregate.climatological_op.arguments("window", "stride", "periods", "rename_variables")
     return climatology(on_standard_year(ds), **asked, periods=periods)
+
+
+def _missing_years(run: RunContext, ds: xr.Dataset) -> dict[str, str]:
+    return {"missing_years": missing_years(ds, run.config.aggregate.climatological_op.season_year)}
 
 
 def _sample(run: RunContext) -> xr.Dataset:
@@ -395,7 +399,7 @@ class Climatology(OutcomeTask):
         wanted = _horizons(self.context)
         years = {*indicators["time"].dt.year.values}
         there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
-        made = _climatology(self.context, indicators, there)
+        made = _climatology(self.context, indicators, there).assign_attrs(_missing_years(self.context, indicators))
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
 
@@ -409,7 +413,8 @@ class ReferenceClimatology(OutcomeTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute the only horizon."""
-        return self.described(_climatology(self.context, indicators))
+        made = _climatology(self.context, indicators).assign_attrs(_missing_years(self.context, indicators))
+        return self.described(made)
 
 
 class DeltaTask(OutcomeTask):

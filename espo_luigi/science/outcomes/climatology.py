@@ -40,7 +40,8 @@ def climatology(
     seasonal and monthly series. Horizons are named by their years, "1991-2020"; years that do not begin in January are
     those in which they begin. The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
     lazy on Dask. A mean of standard deviations is the root of the mean variance. Days of the year have circular
-    statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days.
+    statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days. Where a
+    window may lack years, `..._clim_mean_years` counts those with a value.
 
     Parameters
     ----------
@@ -87,12 +88,17 @@ def climatology(
     length = windows[0][1] - windows[0][0] + 1
     needed = {str(one): least_years(min_periods, length, freq, data) for one, data in yearly.items()}
     parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, needed) for ends in windows]
+    counts = join([yearly.sel(year=slice(*ends)).notnull().sum("year", dtype="int16") for ends in windows], HORIZON)
     joined: xr.Dataset = join(parts, HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
         f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, needed[str(variable)])
         for variable, data in joined.items()
     }
+    for variable, count in counts.items():
+        if np.any(needed[str(variable)] < length):
+            attrs = {"long_name": f"Years with a value of {variable}", "units": "1", natures.NATURE: natures.YEARS}
+            made[f"{variable}_clim_{name}_years"] = count.transpose(HORIZON, ...).assign_attrs(attrs)
     return xr.Dataset(made, joined.coords, ds.attrs | ({SEASON_YEAR: season_year} if freq.startswith("QS") else {}))
 
 
@@ -119,6 +125,21 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
     if not begins:
         raise ConfigurationError(f"no window of {length} years is in {list(ranges)}; choose a shorter one.")
     return [(at, at + length - 1) for at in begins]
+
+
+def missing_years(ds: xr.Dataset, season_year: SeasonYear = "january") -> str:
+    """Return the years, with seasons or months, in which no cell has an indicator, such as "tx_max: 1998 DJF".
+
+    Computes. Years are those from the first to the last of the series.
+    """
+    yearly = by_year(ds, season_year)
+    cells = [dim for dim in yearly.dims if dim not in ("year", "season", "month")]
+    known = yearly.notnull().any(cells).compute()
+    found = {}
+    for name, data in known.items():
+        at = data.stack(at=data.dims) if data.ndim > 1 else data.rename(year="at")
+        found[name] = [" ".join(map(str, np.atleast_1d(one))) for one in at["at"].values[~at.values]]
+    return "; ".join(f"{name}: {', '.join(years)}" for name, years in found.items() if years)
 
 
 def least_years(given: int | float | None, length: int, freq: str, yearly: xr.DataArray) -> Any:

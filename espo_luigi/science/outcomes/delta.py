@@ -17,6 +17,7 @@ from espo_luigi.science.outcomes.natures import (
     on_standard_year,
     rules_of,
     unwrapped,
+    without_years,
 )
 from espo_luigi.science.units import threshold_in, units_of
 
@@ -64,6 +65,7 @@ def delta(
     ----------
     `xscen.compute_deltas`, which has no guard.
     """
+    ds = without_years(ds)
     base, name = _baseline(ds, baseline)
     if any(data.attrs.get("calendar") != base[one].attrs.get("calendar") for one, data in ds.items() if one in base):
         ds, base = on_standard_year(ds), on_standard_year(base)

@@ -16,7 +16,14 @@ import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
-from espo_luigi.science.outcomes.natures import around_mean, as_spread, in_year, on_standard_year, rules_of
+from espo_luigi.science.outcomes.natures import (
+    around_mean,
+    as_spread,
+    in_year,
+    on_standard_year,
+    rules_of,
+    without_years,
+)
 
 ALONG = ("time", HORIZON, LEVEL)
 """Dimensions along which members may be missing."""
@@ -54,7 +61,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
         raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
-    members = {label: on_standard_year(ds) for label, ds in members.items()}
+    members = {label: on_standard_year(without_years(ds)) for label, ds in members.items()}
     (label, like), *others = members.items()
     for its_label, ds in others:
         if differ := _differences(like, ds):

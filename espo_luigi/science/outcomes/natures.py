@@ -14,6 +14,7 @@
 | extreme | longest, highest, lowest, but temperatures | no sum | all |
 | index | without unit, its zero is arbitrary: SPI | no sum | + |
 | value | all else: snow depth, humidity | no sum | all |
+| years | the number of years with a value | none | none, and no ensembles |
 
 Counts, amounts and degree days are scaled to a year of 365 days, and dates placed in it. An indicator declares its
 nature by the attribute `nature`, in xclim's format `cf_attrs: {nature: degree days}`.
@@ -34,7 +35,8 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.calendar import calendar_of, canonical
 from espo_luigi.science.units import as_difference, is_difference, is_temperature
 
-NATURE, DATE, DAYS, DIFFERENCE, RATIO = "nature", "day of the year", "days between dates", "difference", "ratio"
+NATURE, DATE, DAYS, DIFFERENCE = "nature", "day of the year", "days between dates", "difference"
+RATIO, YEARS = "ratio", "years"
 _STATISTICS = ("mean", "std", "median", "min", "max", "percentiles")
 _SUMMED = (*_STATISTICS, "sum")
 
@@ -89,6 +91,7 @@ NATURES: Mapping[str, Nature] = {
         Nature("rate", r"precip_average|\[.*(/(s|h|d(ay)?)|\b(s|second|h|d|day)-1)\]"),
         Nature("index", r"\[1?\]", changes=("+",)),
         Nature("value", ""),
+        Nature(YEARS, "", operations=(), changes=()),
     )
 }  # fmt: skip
 # Most products have this calendar, whose numbers stay as they are.
@@ -126,6 +129,11 @@ def nature_of(data: xr.DataArray, index: str = "") -> str:
 def rules_of(data: xr.DataArray) -> Nature:
     """Return the row of a variable's nature; raises as `nature_of`."""
     return NATURES[nature_of(data)]
+
+
+def without_years(ds: xr.Dataset) -> xr.Dataset:
+    """Return the variables that have changes and ensembles: all but numbers of years."""
+    return ds[[name for name, data in ds.items() if nature_of(data) != YEARS]]
 
 
 def check_allowed(data: xr.DataArray, what: Literal["operations", "changes"], asked: str) -> None:

@@ -12,7 +12,8 @@ from xclim import atmos
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.export import netcdf
-from espo_luigi.science.outcomes.climatology import climatology, horizons
+from espo_luigi.science.outcomes import ensemble
+from espo_luigi.science.outcomes.climatology import climatology, horizons, missing_years
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.indicators import compute_indicators, load_indicators, northern_dates
 
@@ -246,3 +247,36 @@ def test_a_baseline_or_kind_that_is_not_possible_is_named() -> None:
         delta(example([1.0], "degC"), "1981-2010", kind="%")
     with pytest.raises(ConfigurationError, match="kind names y; the variables are x_clim_mean"):
         delta(ds, "1981-2010", kind={"y": "%"})
+
+
+def test_a_climatology_counts_the_years_with_a_value_and_names_those_without(tmp_path: Path) -> None:
+    ds = daily_temperatures(1, 2001).isel(lat=[0, 0]).assign_coords(lat=[45.0, 50.0])
+    # In 1995, and in the second cell after 1997, it is never cold.
+    year = ds["time"].dt.year
+    warmer = 12 * (year == 1995) + 12 * ((year > 1997) & (ds["lat"] > 45))
+    ds["tas"] = (ds["tas"] + warmer).assign_attrs(ds["tas"].attrs)
+    ds["tas"][ds.sizes["time"] // 2, 1] = np.nan
+    frost = {"base": "first_day_tg_below", "parameters": {"thresh": "275 K"}}
+    of = own_indicators(tmp_path, frost=frost, tg={"base": "tg_mean"})
+    made = compute_indicators(ds.transpose("time", "lat").chunk(), of, freqs=["YS"])
+    (yearly,) = made.values()
+    periods: Any = [["1990", "1994"], ["1995", "1999"]]
+    normals = climatology(yearly, periods=periods)
+    assert set(normals) == {"frost_clim_mean", "frost_clim_mean_years", "tg_clim_mean"}
+    counts = normals["frost_clim_mean_years"].compute()
+    expected = np.stack([yearly["frost"].sel(time=slice(*period)).notnull().sum("time") for period in periods])
+    np.testing.assert_array_equal(counts.transpose("horizon", "lat"), expected)
+    assert expected.max() == 5 and expected.min() < 4 and counts.dtype == np.int16
+    assert missing_years(yearly) == "frost: 1995"
+    changes = delta(normals, "1990-1994")
+    ens = ensemble.join({"a": normals, "b": normals})
+    assert not [name for name in (*changes, *ens) if name.endswith("years")]
+    with pytest.raises(ConfigurationError, match="nature years"):
+        climatology(yearly[["frost"]].assign(frost=yearly["frost"].assign_attrs(nature="years")))
+    monthly = xr.Dataset(
+        {"x": ("time", np.ones(36), {"units": "mm"})},
+        {"time": xr.date_range("1991-01-01", periods=36, freq="MS", use_cftime=True)},
+        {"cat:xrfreq": "MS"},
+    )
+    monthly["x"][13] = np.nan
+    assert missing_years(monthly) == "x: 1992 FEB"

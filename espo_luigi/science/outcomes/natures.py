@@ -64,7 +64,6 @@ class Nature:
     colours: str = ""
 
 
-_NEVER = r"(?!)"
 NATURES: Mapping[str, Nature] = {
     one.word: one
     for one in (  # the first pattern that matches counts

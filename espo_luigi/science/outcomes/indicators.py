@@ -31,7 +31,7 @@ from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknow
 from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
-from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
+from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -55,27 +55,33 @@ _setting = Lock()
 
 
 def load_indicators(module: str) -> list[tuple[str, Indicator]]:
-    """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
+    """Return the named indicators of a bundle ("etccdi"), a module of xclim's, or a YAML file in xclim's format.
+
+    A bundle or module with the name of an indicator ("etccdi.fd") has that one.
 
     Python files and translations beside the YAML file are not read.
 
     Raises
     ------
     ConfigurationError
-        If there is no such module or file, if the file has a definition that is not safe (`definitions.fault_in`), or
-        if xclim refuses it.
+        If there is no such module, indicator or file, if the file has a definition that is not safe
+        (`definitions.fault_in`), or if xclim refuses it.
     """
     import xclim
 
-    if not module.endswith((".yml", ".yaml")):
-        if module not in MODULES:
-            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, MODULES)} "
+    if not is_file(module):
+        module, _, only = module.partition(".")
+        if module not in (known := (*BUNDLES, *MODULES)):
+            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, known)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
-        return [
+        found = load_indicators(str(BUNDLES[module])) if module in BUNDLES else [
             (name, one)
             for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
-        ]
+        ]  # fmt: skip
+        if only and only not in dict(found):
+            raise ConfigurationError(unknown(f"indicator {only} of {module}", only, dict(found)))
+        return [pair for pair in found if only in ("", pair[0])]
     with further_variables(), warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
         warnings.simplefilter("ignore")
         # Only xclim's warnings name the indicator.
@@ -129,14 +135,14 @@ def checked(
     *,
     calendar: str = "noleap",
     years: tuple[int, int] = (2001, 2003),
-    if_possible: bool = False,
+    if_possible: Collection[str] = (),
 ) -> dict[str, str]:
     """Check indicators against the variables that a production has; return by name why indicators are left out.
 
     Each is computed from the invented days from which `compute_indicators` chooses how to compute it: in the
     production's calendar, of its first years or, where years are missing between others, of its shortest stretch of
     years (`years`, both included), with the units of `table`. None of the production's data is read. Indicators that
-    cannot be computed are left out `if_possible`, or else raise.
+    cannot be computed are left out if their names are in `if_possible`, or else raise.
 
     Raises
     ------
@@ -162,7 +168,7 @@ def compute_indicators(
     *,
     freqs: Sequence[str] | None = None,
     cells_in_a_block: int = 400,
-    if_possible: bool = False,
+    if_possible: Collection[str] = (),
 ) -> dict[str, xr.Dataset]:
     """Compute indicators of daily series; return a dataset for each frequency, such as "YS-JAN" or "QS-DEC".
 
@@ -181,7 +187,7 @@ def compute_indicators(
     cells_in_a_block
         The cells that xclim computes at a time, of indicators without a kernel.
     if_possible
-        Leaves out indicators that cannot be computed; by default they raise.
+        The names of indicators that are left out where they cannot be computed; others raise.
 
     Raises
     ------
@@ -310,11 +316,15 @@ def _uncompiled() -> Iterator[None]:
 
 
 def _chosen(
-    indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None, if_possible: bool = False
+    indicators: Iterable[tuple[str, Indicator]],
+    ds: xr.Dataset,
+    freqs: Sequence[str] | None,
+    if_possible: Collection[str] = (),
 ) -> tuple[list[_Chosen], dict[str, str]]:
-    """Return the indicators that can be computed, and by name why others cannot: these raise unless `if_possible`."""
+    """Return the indicators that can be computed, and by name why others cannot; these raise unless `if_possible`."""
     chosen: list[_Chosen] = []
     problems: dict[str, str] = {}
+    told: list[str] = []
     taken: dict[tuple[str, str], str] = {}
     for name, indicator in indicators:
         for freq in freqs or (None,):
@@ -326,11 +336,13 @@ def _chosen(
                     if (other := taken.setdefault((own.freq, output), name)) != name:
                         raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
             except Exception as error:  # xclim and pint raise unrelated types
-                problems[f"{name}{f' at {freq}' if freq else ''}"] = " ".join(str(error).split())
+                where = f"{name}{f' at {freq}' if freq else ''}"
+                problems[where] = " ".join(str(error).split())
+                if name not in if_possible:
+                    told.append(f"indicator {where}: {problems[where]}")
                 continue
             chosen.append(own)
-    if problems and not if_possible:
-        told = [f"indicator {name}: {reason}" for name, reason in problems.items()]
+    if told:
         raise ConfigurationError(problems_in("the choice of indicators", told))
     return chosen, problems
 

@@ -87,7 +87,7 @@ def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tu
     ds = series(calendar, stretches)
     names = [str(name) for name in ds.data_vars]
     found, refused = possible(found, names)
-    refused |= checked(found, names, TABLE, calendar=calendar, years=stretches[0], if_possible=True)
+    refused |= checked(found, names, TABLE, calendar=calendar, years=stretches[0], if_possible=dict(found))
     accepted = [(name, one) for name, one in found if name not in refused]
     made = compute_indicators(ds.chunk(time=400, loc=3), accepted, cells_in_a_block=3)
     for freq, of in made.items():
@@ -136,12 +136,12 @@ def test_what_is_not_possible_of_a_module_is_left_out_by_name() -> None:
     assert "needs snd" in reasons["SD"]
     assert "base period (tasmax_per)" in reasons["TX90p"]
     # Its threshold is a depth a day, with which xclim cannot compare a flux.
-    left_out = checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], freqs=["YS"], if_possible=True)
+    left_out = checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], freqs=["YS"], if_possible=["sdii"])
     assert list(left_out) == ["sdii at YS"] and "Cannot convert from 'millimeter / day'" in left_out["sdii at YS"]
     depths = {**VARIABLES, "pr": Variable(units="mm d-1")}
     assert not checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], depths)
     ds = series("noleap", STRETCHES[:1])[["tasmax", "pr"]]
-    (made,) = compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"], if_possible=True).values()
+    (made,) = compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"], if_possible=["sdii"]).values()
     assert list(made.data_vars) == ["tx"]
     with pytest.raises(ConfigurationError, match="indicator sdii at YS: Cannot convert"):
         compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"])

@@ -43,7 +43,7 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
-_READ = ("indicators.definitions", "indicators.freqs")
+_READ = ("indicators.definitions", "indicators.freqs", "custom.ref_period")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
@@ -172,6 +172,8 @@ def _check_horizons(run: RunContext) -> None:
     ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    if any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of):
+        ends.append(("custom.ref_period", _years(config.custom.ref_period), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
@@ -314,7 +316,8 @@ class OutcomeTask(EspoTask):
             years = section.periods if hasattr(self, "sim_id") else []
             days = join([whole_years(daily, *period) for period in years], "time") if years else daily
             of, if_possible = chosen(self.context)[self.freq], _loaded(self.context)[1]
-            made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
+            how: Any = {"if_possible": if_possible, "base_period": config.custom.ref_period}
+            made = science.compute_indicators(days, of, freqs=[self.freq], **how)
             whole.append(made[self.freq])
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 

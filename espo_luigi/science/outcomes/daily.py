@@ -17,7 +17,7 @@ from scipy.special import expit
 from scipy.stats import rv_continuous
 
 from espo_luigi.science.derivations import derive
-from espo_luigi.science.units import convert_to
+from espo_luigi.science.units import convert_to, units_of
 
 
 def _humidex(tasmax: xr.DataArray, **vapour: xr.DataArray) -> xr.DataArray:
@@ -89,7 +89,7 @@ class Daily:
 _FIRE = Daily(_fire_weather, "1", (("tas", "pr", "hurs", "sfcWind", "lat"),))
 DAILY: Mapping[str, Daily] = {
     "humidex": Daily(_humidex, "degC", (("tasmax", "tdps"), ("tasmax", "tas", "hurs"))),
-    "utci": Daily(_utci, "K", (("tas", "hurs", "sfcWind"),)),
+    "utci": Daily(_utci, "degC", (("tas", "hurs", "sfcWind"),)),
     "wet_bulb": Daily(_wet_bulb, "degC", (("tas", "hurs"),)),
     "water_budget": Daily(_water_budget, "kg m-2 s-1", (("pr", "evspsblpot"), ("pr", "tasmin", "tasmax", "lat"))),
     "chill_units": Daily(_chill_units, "1", (("tasmin", "tasmax", "lat"),)),
@@ -113,8 +113,11 @@ def with_daily(ds: xr.Dataset, names: Collection[str], lat: xr.DataArray | None)
                 made = DAILY[name].formula(**{one: given[one] for one in DAILY[name].inputs(given)})
             several = made if isinstance(made, xr.Dataset) else {name: made}
             new = {key: data for key, data in several.items() if key in names}
-            dims = next(iter(ds.data_vars.values())).dims
-            ds = ds.assign({key: data.drop_vars("lat", errors="ignore").transpose(*dims) for key, data in new.items()})
+            ds, dims = ds.copy(), next(iter(ds.data_vars.values())).dims
+            for key, data in new.items():
+                bare = data.drop_vars("lat", errors="ignore").transpose(*dims)
+                # Arithmetic keeps attributes of the inputs.
+                ds[key] = convert_to(bare.drop_attrs().assign_attrs(units=units_of(data)), DAILY[name].units)
     return ds
 
 
@@ -146,17 +149,12 @@ class _GeneralisedLogistic(rv_continuous):
 LOG_LOGISTIC = _GeneralisedLogistic(name="log-logistic", shapes="k")
 
 
-def is_calibrated(indicator: Any) -> bool:
-    """Whether an indicator is a standardized index."""
-    return "cal_start" in indicator.parameters
-
-
 def calibration(indicator: Any, base: tuple[str, str] | None) -> dict[str, Any]:
     """Return the arguments of a standardized index (SPI, SPEI) that a YAML file cannot have; none of other indicators.
 
     Of its methods, "APP" gets a location of 0, and "PWM" the log-logistic distribution.
     """
-    if not is_calibrated(indicator):
+    if "cal_start" not in indicator.parameters:
         return {}
     method = {"APP": {"fitkwargs": {"floc": 0}}, "PWM": {"dist": LOG_LOGISTIC}}
     given: dict[str, Any] = dict(zip(("cal_start", "cal_end"), base or (), strict=False))

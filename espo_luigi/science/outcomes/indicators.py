@@ -32,7 +32,7 @@ from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
-from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, is_calibrated, with_daily
+from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, with_daily
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -211,20 +211,17 @@ def compute_indicators(
     stretches = list(pairwise((0, *(np.flatnonzero(np.diff(years) > 1) + 1), years.size)))
     first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
     chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
-    of_base = [replace(one, base_period=base_period) for one in chosen if is_calibrated(one.indicator)]
-    if of_base and base_period and not {*range(int(base_period[0]), int(base_period[1]) + 1)} <= {*years}:
-        raise ConfigurationError(
-            f"{of_base[0].name} needs the base period {'-'.join(base_period)}, which the data lack."
-        )
+    base = base_period or (f"{years[0]:04}", f"{years[-1]:04}")
+    calibrated = [one.calibrated(base) for one in chosen]
     if len(stretches) == 1:
-        own = {(one.name, one.freq): one for one in of_base}
-        return _of_a_stretch(ds, [own.get((one.name, one.freq), one) for one in chosen], cells_in_a_block)
+        return _of_a_stretch(ds, calibrated, cells_in_a_block)
     made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
     joined = {freq: join((part[freq] for part in made), "time") for freq in made[0]}
-    days = TimeAxis.of(ds)
-    every = TimeAxis(days.calendar, np.arange(days.days[0], days.days[-1] + 1)).index
-    for freq, of in (_of_a_stretch(ds.reindex(time=every), of_base, cells_in_a_block) if of_base else {}).items():
-        joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
+    if of_base := [one for one in calibrated if one.base_period]:
+        axis = TimeAxis.of(ds)
+        whole = ds.reindex(time=TimeAxis(axis.calendar, np.arange(axis.days[0], axis.days[-1] + 1)).index)
+        for freq, of in _of_a_stretch(whole, of_base, cells_in_a_block).items():
+            joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
     return joined
 
 
@@ -296,6 +293,16 @@ class _Chosen:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
         return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
+
+    def calibrated(self, base: tuple[str, str]) -> _Chosen:
+        """Return a standardized index over a base period, of which its attributes tell; others as they are."""
+        if "cal_start" not in self.indicator.parameters:
+            return self
+        outputs = {}
+        for name, data in self.outputs.items():
+            history = str(data.attrs.get("history")).replace("cal_start=None, cal_end=None", "calibration_period")
+            outputs[name] = data.assign_attrs(calibration_period="-".join(base), history=history)
+        return replace(self, base_period=base, outputs=outputs)
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""

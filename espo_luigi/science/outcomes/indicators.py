@@ -94,8 +94,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             # xclim opens the file twice, and somebody may change it meanwhile.
             own.write(text.encode())
             own.flush()
-            known = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
-            table.update({**known, **table})
+            daily = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
+            table.update({**daily, **table})
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
             built = xclim.build_indicator_module_from_yaml(own.name, name=_MODULE, mode="warn", reload=True)
@@ -298,11 +298,10 @@ class _Chosen:
         """Return a standardized index over a base period, of which its attributes tell; others as they are."""
         if "cal_start" not in self.indicator.parameters:
             return self
-        outputs = {}
-        for name, data in self.outputs.items():
-            history = str(data.attrs.get("history")).replace("cal_start=None, cal_end=None", "calibration_period")
-            outputs[name] = data.assign_attrs(calibration_period="-".join(base), history=history)
-        return replace(self, base_period=base, outputs=outputs)
+        ((name, data),) = self.outputs.items()
+        history = str(data.attrs.get("history")).replace("cal_start=None, cal_end=None", "calibration_period")
+        told = data.assign_attrs(calibration_period="-".join(base), history=history)
+        return replace(self, base_period=base, outputs={name: told})
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
@@ -554,7 +553,10 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
     """Return all periods, by xclim on blocks of cells with all days."""
     series = _series(ds, chosen)
     lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
-    blocks = CellBlocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
+    # Fire weather holds some 20 arrays of all days.
+    makes_daily = any(inputs_of(_needed(one.indicator), one.needs) - _needed(one.indicator) for one in chosen)
+    cells = cells_in_a_block // 2 if makes_daily else cells_in_a_block
+    blocks = CellBlocks.of(series, cells_in_a_block=cells, fixed=True, others=lat)
     attrs = {name: ds[name].attrs for name in series}
     task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)

@@ -75,7 +75,7 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         if module not in (known := (*BUNDLES, *MODULES)):
             raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, known)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
-        found = load_indicators(str(BUNDLES[module])) if module in BUNDLES else [
+        found = load_indicators(BUNDLES[module]) if module in BUNDLES else [
             (name, one)
             for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
@@ -272,7 +272,10 @@ class _Chosen:
         with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
-            results = self.indicator(ds=ds, **freq, **calibration(self.indicator, self.base_period))
+            if calibrated := calibration(self.indicator, self.base_period):
+                # Fits in 32 bits differ with the order of sums.
+                ds = ds[[*_needed(self.indicator)]].astype(np.float64)
+            results = self.indicator(ds=ds, **freq, **calibrated)
         several = results if isinstance(results, tuple) else (results,)
         return {str(data.name): data for data in several}
 

@@ -88,7 +88,7 @@ def by_hand(indicator: Any, ds: xr.Dataset, freq: str, stretches: Sequence[tuple
             warnings.simplefilter("ignore")
             if not needs_latitudes:
                 days = with_indices_of_xclim(days, {one.default for one in indicator.parameters.values()})
-            made = indicator(ds=days, **given)
+            made = indicator(ds=days.astype(float) if "cal_start" in given else days, **given)
         outputs = made if isinstance(made, tuple) else (made,)
         bare = [data.drop_vars([key for key in data.coords if key not in data.dims]) for data in outputs]
         one = xr.Dataset({data.name: data for data in bare})

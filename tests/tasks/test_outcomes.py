@@ -484,6 +484,11 @@ def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, con
     names = {name for of in chosen(context()).values() for name, _ in of}
     assert len(set(was)) == 4 and {"FD", "fd", "rx5day", "spi3"} <= names and "gsl" not in names
     assert "it needs tas;" in context().indicators_left_out["gsl"]
+    check_outcomes(context())
+    assert context().indicators_left_out.keys() == {"gsl"}
+    with pytest.raises(ConfigurationError, match="`custom.ref_period`: got 1991-2020, expected years within"):
+        made(tmp_path, configured, indicators={"module": "drought", "periods": [[2001, 2030]]}, aggregate={})
+        check_outcomes(context())
     with pytest.raises(ConfigurationError, match="fire can be computed"):
         made(tmp_path, configured, indicators={"module": ["six.yml", "fire"]})
         chosen(context())

@@ -124,6 +124,9 @@ def check_outcomes(run: RunContext) -> None:
                 raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
             if freq[:2] not in ("YS", "QS", "MS"):
                 raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+            if len(left_out) == len(indicators):
+                why = problems_in(f"`indicators.freqs`: {freq} without an indicator of the {name}", left_out.values())
+                raise ConfigurationError(why)
             run.indicators_left_out.update(left_out)
     if left_out := run.indicators_left_out:
         reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}

@@ -486,8 +486,11 @@ def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, con
     assert "it needs tas;" in context().indicators_left_out["gsl"]
     check_outcomes(context())
     assert context().indicators_left_out.keys() == {"gsl"}
-    with pytest.raises(ConfigurationError, match="`custom.ref_period`: got 1991-2020, expected years within"):
+    with pytest.raises(ConfigurationError, match=r"`custom.ref_period`: got 1991-2020, expected years within"):
         made(tmp_path, configured, indicators={"module": "drought", "periods": [[2001, 2030]]}, aggregate={})
+        check_outcomes(context())
+    with pytest.raises(ConfigurationError, match=r"`indicators.freqs`: YS-JAN without an indicator of the "):
+        made(tmp_path, configured, indicators={"module": "drought", "freqs": ["YS"]})
         check_outcomes(context())
     with pytest.raises(ConfigurationError, match="fire can be computed"):
         made(tmp_path, configured, indicators={"module": ["six.yml", "fire"]})

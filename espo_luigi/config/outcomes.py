@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +32,7 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.files import MOST_JSON_BYTES, leads_out, read_bytes
-from espo_luigi.science.definitions import fault_in
+from espo_luigi.science.definitions import BUNDLES, fault_in, is_file
 from espo_luigi.science.periods import each_period
 
 logger = logging.getLogger(__name__)
@@ -58,12 +58,14 @@ class ComputeIndicators(Section):
 class IndicatorsSection(Section):
     """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
 
-    module: str = Field(
+    module: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         exclude=True,
-        description="a YAML file in xclim's format; or one of xclim's modules, icclim, anuclim, cf, atmos or land, of "
-        "which those indicators are made whose variables are there",
+        min_length=1,
+        description="a YAML file in xclim's format; or a bundle, {bundles}, or one of xclim's modules, icclim, "
+        "anuclim, cf, atmos or land, of which those indicators are made whose variables are there; or several "
+        "of these. `etccdi.fd` is one indicator".format(bundles=", ".join(BUNDLES)),
     )
-    definitions: Named[Any] = Field(default={}, description="the file's content; it is read from `module`")
+    definitions: Named[Any] = Field(default={}, description="what files and bundles have; it is read from `module`")
     freqs: Annotated[tuple[Frequency, ...], BeforeValidator(_listed)] = Field(
         default=(), description="the frequencies of all indicators; by default each has its own"
     )
@@ -87,19 +89,33 @@ class IndicatorsSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_definitions(cls, given: Any, info: ValidationInfo) -> Any:
-        module = given["module"]
-        if not isinstance(module, str) or Path(module).suffix not in (".yml", ".yaml"):
-            return {**given, "definitions": {"module": module}}
-        path = find_file(module, (info.context or {}).get("folders", ()))
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
-        try:
-            definitions = read_yaml(path).content
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
-        if fault := fault_in(definitions):
-            raise ValueError(f"{path}: {fault}")
-        return {**given, "module": str(path), "definitions": definitions}
+        modules = _listed(given["module"])
+        if not isinstance(modules, list | tuple) or not all(isinstance(one, str) for one in modules):
+            return given
+        paths, found = [], dict[str, Any]()
+        for module in modules:
+            path, definitions = _defined(module, (info.context or {}).get("folders", ()))
+            if found.setdefault(path.name, definitions) is not definitions:
+                raise ValueError(f"two modules have the name {path.name}; expected each once")
+            paths.append(str(path))
+        return {**given, "module": paths, "definitions": definitions if len(paths) == 1 else found}
+
+
+def _defined(module: str, folders: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
+    """Return a file's path, or the name of another module, and what it defines."""
+    path, bundle = Path(module), BUNDLES.get(module.partition(".")[0])
+    if not is_file(module):
+        return path, {"module": module, **(read_yaml(Path(bundle)).content if bundle else {})}
+    path = find_file(module, folders)
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
+    try:
+        definitions = read_yaml(path).content
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if fault := fault_in(definitions):
+        raise ValueError(f"{path}: {fault}")
+    return path, definitions
 
 
 class ClimatologicalOp(Section):

@@ -22,6 +22,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import canonical, minimum_calendar, whole_years
 from espo_luigi.science.chunks import join, rechunk
+from espo_luigi.science.definitions import is_file
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -42,7 +43,7 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
-_READ = ("indicators.definitions", "indicators.freqs")
+_READ = ("indicators.definitions", "indicators.freqs", "custom.ref_period")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
@@ -55,18 +56,31 @@ _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 @functools.lru_cache(maxsize=2)
 def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
-    """Return the indicators by frequency; xclim reads the module. Of xclim's own modules, those that are possible."""
-    section = run.needed("indicators")
+    """Return the indicators by frequency: of files all, of others those that are possible."""
     try:
-        found = science.load_indicators(section.module)
-        if section.module in science.MODULES:
-            shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
-            found, run.indicators_left_out = science.possible(found, shared)
-            if not found:
-                raise ConfigurationError(f"no indicator of {section.module} can be computed from {sorted(shared)}.")
-        return science.by_frequency(found, section.freqs)
+        return science.by_frequency(_loaded(run)[0].items(), run.needed("indicators").freqs)
     except ConfigurationError as error:
         raise ConfigurationError(f"`indicators.module`: {error}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(run: RunContext) -> tuple[dict[str, Any], set[str]]:
+    """Return the indicators by name, which xclim reads, and the names of those that are made where it is possible."""
+    section, found, run.indicators_left_out = run.needed("indicators"), dict[str, Any](), {}
+    if_possible: set[str] = set()
+    shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
+    for module in section.module:
+        own = science.load_indicators(module)
+        if twice := found.keys() & dict(own):
+            raise ConfigurationError(f"{module} has names of another module's indicators: {', '.join(sorted(twice))}.")
+        if not is_file(module):
+            own, left_out = science.possible(own, shared)
+            if not own:
+                raise ConfigurationError(f"no indicator of {module} can be computed from {sorted(shared)}.")
+            if_possible |= dict(own).keys()
+            run.indicators_left_out |= left_out
+        found |= own
+    return found, if_possible
 
 
 def _variables(run: RunContext, dataset: str) -> list[str]:
@@ -95,14 +109,14 @@ def baseline(run: RunContext) -> str:
 def check_outcomes(run: RunContext) -> None:
     """Raise an error if indicators, horizons or levels are not possible; reads the calendars of the raw files only.
 
-    Of one of xclim's modules, a warning tells which indicators are not possible.
+    Of bundles and xclim's modules, a warning tells which indicators are not possible.
     """
     section, config = run.needed("indicators"), run.config
     table = dict(config.table)
     for name, units in config.extraction.variables_and_units.items():
         table[name] = replace(variable(name, table), units=units)
     for (variables, calendar, years), name in _series(run).items():
-        how: Any = {"calendar": calendar, "years": years, "if_possible": section.module in science.MODULES}
+        how: Any = {"calendar": calendar, "years": years, "if_possible": _loaded(run)[1]}
         for freq, indicators in chosen(run).items():
             try:
                 left_out = science.checked(indicators, sorted(variables), table, [freq], **how)
@@ -110,11 +124,15 @@ def check_outcomes(run: RunContext) -> None:
                 raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
             if freq[:2] not in ("YS", "QS", "MS"):
                 raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+            if len(left_out) == len(indicators):
+                why = problems_in(f"`indicators.freqs`: {freq} without an indicator of the {name}", left_out.values())
+                raise ConfigurationError(why)
             run.indicators_left_out.update(left_out)
     if left_out := run.indicators_left_out:
         reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}
         told = [f"{', '.join(name for name, of in left_out.items() if of.startswith(why))}: {why}" for why in reasons]
-        logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {section.module}", told))
+        modules = ", ".join(section.module)
+        logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {modules}", told))
     every = {name: science.northern_dates(one) for of in chosen(run).values() for name, one in of}
     dated = [f"{name} ({', '.join(map(': '.join, of.items()))})" for name, of in every.items() if of]
     if dated and (south := config.domain.lat_bnds[0]) < 0:
@@ -165,6 +183,8 @@ def _check_horizons(run: RunContext) -> None:
     ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    if any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of):
+        ends.append(("custom.ref_period", _years(config.custom.ref_period), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
@@ -315,8 +335,9 @@ class OutcomeTask(EspoTask):
             daily = with_lacking(daily, config.derived, config.table)
             years = section.periods if hasattr(self, "sim_id") else []
             days = join([whole_years(daily, *period) for period in years], "time") if years else daily
-            of, if_possible = chosen(self.context)[self.freq], section.module in science.MODULES
-            made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
+            of, if_possible = chosen(self.context)[self.freq], _loaded(self.context)[1]
+            how: Any = {"if_possible": if_possible, "base_period": config.custom.ref_period}
+            made = science.compute_indicators(days, of, freqs=[self.freq], **how)
             whole.append(made[self.freq])
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 

@@ -31,7 +31,8 @@ from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknow
 from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
-from espo_luigi.science.definitions import fault_in, fault_of_name, further_variables
+from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
+from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, with_daily
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import nature_of, with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -55,28 +56,34 @@ _setting = Lock()
 
 
 def load_indicators(module: str) -> list[tuple[str, Indicator]]:
-    """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
+    """Return the named indicators of a bundle ("etccdi"), a module of xclim's, or a YAML file in xclim's format.
+
+    A bundle or module with the name of an indicator ("etccdi.fd") has that one.
 
     Python files and translations beside the YAML file are not read.
 
     Raises
     ------
     ConfigurationError
-        If there is no such module or file, if the file has a definition that is not safe (`definitions.fault_in`), or
-        if xclim refuses it.
+        If there is no such module, indicator or file, if the file has a definition that is not safe
+        (`definitions.fault_in`), or if xclim refuses it.
     """
     import xclim
 
-    if not module.endswith((".yml", ".yaml")):
-        if module not in MODULES:
-            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, MODULES)} "
+    if not is_file(module):
+        module, _, only = module.partition(".")
+        if module not in (known := (*BUNDLES, *MODULES)):
+            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, known)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
-        return [
+        found = load_indicators(BUNDLES[module]) if module in BUNDLES else [
             (name, one)
             for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
-        ]
-    with further_variables(), warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
+        ]  # fmt: skip
+        if only and only not in dict(found):
+            raise ConfigurationError(unknown(f"indicator {only} of {module}", only, dict(found)))
+        return [pair for pair in found if only in ("", pair[0])]
+    with further_variables() as table, warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
         warnings.simplefilter("ignore")
         # Only xclim's warnings name the indicator.
         warnings.filterwarnings("error", "Constructing ")
@@ -87,6 +94,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             # xclim opens the file twice, and somebody may change it meanwhile.
             own.write(text.encode())
             own.flush()
+            daily = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
+            table.update({**daily, **table})
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
             built = xclim.build_indicator_module_from_yaml(own.name, name=_MODULE, mode="warn", reload=True)
@@ -129,14 +138,14 @@ def checked(
     *,
     calendar: str = "noleap",
     years: tuple[int, int] = (2001, 2003),
-    if_possible: bool = False,
+    if_possible: Collection[str] = (),
 ) -> dict[str, str]:
     """Check indicators against the variables that a production has; return by name why indicators are left out.
 
     Each is computed from the invented days from which `compute_indicators` chooses how to compute it: in the
     production's calendar, of its first years or, where years are missing between others, of its shortest stretch of
     years (`years`, both included), with the units of `table`. None of the production's data is read. Indicators that
-    cannot be computed are left out `if_possible`, or else raise.
+    cannot be computed are left out if their names are in `if_possible`, or else raise.
 
     Raises
     ------
@@ -162,7 +171,8 @@ def compute_indicators(
     *,
     freqs: Sequence[str] | None = None,
     cells_in_a_block: int = 400,
-    if_possible: bool = False,
+    if_possible: Collection[str] = (),
+    base_period: tuple[str, str] | None = None,
 ) -> dict[str, xr.Dataset]:
     """Compute indicators of daily series; return a dataset for each frequency, such as "YS-JAN" or "QS-DEC".
 
@@ -181,7 +191,9 @@ def compute_indicators(
     cells_in_a_block
         The cells that xclim computes at a time, of indicators without a kernel.
     if_possible
-        Leaves out indicators that cannot be computed; by default they raise.
+        The names of indicators that are left out where they cannot be computed; others raise.
+    base_period
+        The first and the last year over which standardized indices are calibrated; by default all.
 
     Raises
     ------
@@ -199,8 +211,18 @@ def compute_indicators(
     stretches = list(pairwise((0, *(np.flatnonzero(np.diff(years) > 1) + 1), years.size)))
     first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
     chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
+    base = base_period or (f"{years[0]:04}", f"{years[-1]:04}")
+    calibrated = [one.calibrated(base) for one in chosen]
+    if len(stretches) == 1:
+        return _of_a_stretch(ds, calibrated, cells_in_a_block)
     made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
-    return {freq: join((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
+    joined = {freq: join((part[freq] for part in made), "time") for freq in made[0]}
+    if of_base := [one for one in calibrated if one.base_period]:
+        axis = TimeAxis.of(ds)
+        whole = ds.reindex(time=TimeAxis(axis.calendar, np.arange(axis.days[0], axis.days[-1] + 1)).index)
+        for freq, of in _of_a_stretch(whole, of_base, cells_in_a_block).items():
+            joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
+    return joined
 
 
 def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: int) -> dict[str, xr.Dataset]:
@@ -240,6 +262,7 @@ class _Chosen:
     needs: tuple[str, ...]
     outputs: Mapping[str, xr.DataArray]
     kernel: Kernel | None = None
+    base_period: tuple[str, str] | None = None
 
     def compute(self, ds: xr.Dataset) -> dict[str, xr.DataArray]:
         """Return xclim's results."""
@@ -249,7 +272,10 @@ class _Chosen:
         with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
-            results = self.indicator(ds=ds, **freq)
+            if calibrated := calibration(self.indicator, self.base_period):
+                # Fits in 32 bits differ with the order of sums.
+                ds = ds[[*_needed(self.indicator)]].astype(np.float64)
+            results = self.indicator(ds=ds, **freq, **calibrated)
         several = results if isinstance(results, tuple) else (results,)
         return {str(data.name): data for data in several}
 
@@ -260,14 +286,25 @@ class _Chosen:
             raise ConfigurationError(reason)
         kinds = {key: parameter.kind for key, parameter in indicator.parameters.items()}
         optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
-        sample = _sample(ds, sorted(_needed(indicator) | optional))
+        needed = _needed(indicator) | optional
+        sample = _sample(ds, sorted(inputs_of(needed, ds.data_vars)))
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
+        sample = with_daily(sample, needed, sample.coords.get("lat"))
         with _uncompiled():
             outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
-        return replace(own, kernel=own._proven_kernel(sample))
+        return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
+
+    def calibrated(self, base: tuple[str, str]) -> _Chosen:
+        """Return a standardized index over a base period, of which its attributes tell; others as they are."""
+        if "cal_start" not in self.indicator.parameters:
+            return self
+        ((name, data),) = self.outputs.items()
+        history = str(data.attrs.get("history")).replace("cal_start=None, cal_end=None", "calibration_period")
+        told = data.assign_attrs(calibration_period="-".join(base), history=history)
+        return replace(self, base_period=base, outputs={name: told})
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
@@ -313,11 +350,15 @@ def _uncompiled() -> Iterator[None]:
 
 
 def _chosen(
-    indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None, if_possible: bool = False
+    indicators: Iterable[tuple[str, Indicator]],
+    ds: xr.Dataset,
+    freqs: Sequence[str] | None,
+    if_possible: Collection[str] = (),
 ) -> tuple[list[_Chosen], dict[str, str]]:
-    """Return the indicators that can be computed, and by name why others cannot: these raise unless `if_possible`."""
+    """Return the indicators that can be computed, and by name why others cannot; these raise unless `if_possible`."""
     chosen: list[_Chosen] = []
     problems: dict[str, str] = {}
+    told: list[str] = []
     taken: dict[tuple[str, str], str] = {}
     for name, indicator in indicators:
         for freq in freqs or (None,):
@@ -330,11 +371,13 @@ def _chosen(
                         raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
                     nature_of(own.outputs[output])
             except Exception as error:  # xclim and pint raise unrelated types
-                problems[f"{name}{f' at {freq}' if freq else ''}"] = " ".join(str(error).split())
+                where = f"{name}{f' at {freq}' if freq else ''}"
+                problems[where] = " ".join(str(error).split())
+                if name not in if_possible:
+                    told.append(f"indicator {where}: {problems[where]}")
                 continue
             chosen.append(own)
-    if problems and not if_possible:
-        told = [f"indicator {name}: {reason}" for name, reason in problems.items()]
+    if told:
         raise ConfigurationError(problems_in("the choice of indicators", told))
     return chosen, problems
 
@@ -346,7 +389,7 @@ def _needed(indicator: Indicator) -> set[str]:
 
 def _obstacle(indicator: Indicator, variables: Collection[str]) -> str:
     """Return why an indicator cannot be computed from variables, as far as its definition tells; empty if it can."""
-    absent = sorted(_needed(indicator) - {*variables})
+    absent = sorted(inputs_of(_needed(indicator), variables) - {*variables})
     if percentiles := ", ".join(name for name in absent if name.endswith(_PERCENTILES)):
         return f"it needs percentiles of a base period ({percentiles}), which are not supported; leave it out."
     if absent:
@@ -386,8 +429,13 @@ def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
     weather = 285 + season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
     sample = {}
     for name in names:
-        if name.startswith("tas"):
-            values, units = weather + {"tasmax": 5, "tasmin": -5}.get(name, 0) + random.normal(0, 1, shape), "K"
+        if name.startswith("tas") or name == "tdps":
+            values, units = weather + {"tasmax": 5, "tasmin": -5, "tdps": -8}.get(name, 0), "K"
+            values = values + random.normal(0, 1, shape)
+        elif name.startswith("hurs"):
+            values, units = random.uniform(20, 100, shape), "%"
+        elif name.startswith("sfcWind"):
+            values, units = random.gamma(2, 2, shape), "m s-1"
         else:
             values, units = random.gamma(0.7, 8, shape) * (random.random(shape) < 0.4), "mm d-1"
         values[len(values) // 2, -1] = np.nan
@@ -519,7 +567,10 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
     """Return all periods, by xclim on blocks of cells with all days."""
     series = _series(ds, chosen)
     lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
-    blocks = CellBlocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
+    # Fire weather holds some 20 arrays of all days.
+    makes_daily = any(inputs_of(_needed(one.indicator), one.needs) - _needed(one.indicator) for one in chosen)
+    cells = cells_in_a_block // 2 if makes_daily else cells_in_a_block
+    blocks = CellBlocks.of(series, cells_in_a_block=cells, fixed=True, others=lat)
     attrs = {name: ds[name].attrs for name in series}
     task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)
@@ -531,8 +582,10 @@ def _block_by_xclim(
     chosen, axis, labels, attrs = task
     cells = block["cell"].dims
     ds = xr.Dataset({name: block[name].transpose("time", *cells).assign_attrs(attrs[name]) for name in attrs})
-    ds = ds.assign_coords(time=axis.index)
-    lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells) if "lat_of_cells" in block else None
+    ds, lat = ds.assign_coords(time=axis.index), None
+    if "lat_of_cells" in block:
+        lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells).assign_attrs(_LATITUDE)
+    ds = with_daily(ds, {name for one in chosen for name in _needed(one.indicator)}, lat)
     made = {}
     for one in chosen:
         if lat is not None and "lat" in one.indicator.parameters:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -37,7 +37,7 @@ from espo_luigi.science.periods import each_period
 
 logger = logging.getLogger(__name__)
 Dataset = Literal["scenario", "simulation", "reference"]
-Product = Literal["indicators", "climatology", "delta", "warming_levels"]
+Product = Literal["indicators", "climatology", "delta", "warming_levels", "trends", "return_levels"]
 
 
 def _listed(value: Any) -> Any:
@@ -148,11 +148,41 @@ class ComputeDeltas(Section):
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
 
+class OfPeriods(Section):
+    """Keys of what is made of periods of years."""
+
+    periods: SeveralPeriods = Field(default=(), description="the first and last year of each")
+    min_periods: int | float | None = Field(
+        default=None, description="the years with a value that a period needs, as of climatologies"
+    )
+
+
+class Trends(OfPeriods):
+    """Trends of the indicators; by default of all years."""
+
+    method: Literal["theil-sen", "linear"] = Field(
+        default="theil-sen", description="theil-sen, with the p-value by Mann and Kendall; or linear, least squares"
+    )
+
+
+class ReturnLevels(OfPeriods):
+    """Return levels of maxima and minima; by default of the horizons of the climatologies, of 20 years or more."""
+
+    indicators: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="yearly or seasonal maxima and minima, such as rx1day"
+    )
+    return_periods: Annotated[tuple[Annotated[Number, Field(gt=1)], ...], BeforeValidator(_listed)] = Field(
+        default=(20.0, 50.0, 100.0), min_length=1, description="in years"
+    )
+
+
 class Aggregate(Section):
-    """Section `aggregate`: climatologies of the indicators, and their changes."""
+    """Section `aggregate`: climatologies of the indicators, their changes, trends and return levels."""
 
     climatological_op: ClimatologicalOp = Field(default_factory=ClimatologicalOp, description="the climatologies")
     compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
+    trends: Trends | None = OmitDefault("trends and their p-values; by default none")
+    return_levels: ReturnLevels | None = OmitDefault("return levels; by default none")
 
 
 def files_of(path: Path) -> dict[str, bytes]:
@@ -243,7 +273,7 @@ class EnsemblesSection(Section):
     """Section `ensembles`: statistics over simulations."""
 
     processing_levels: tuple[Product, ...] = Field(
-        default=("indicators", "climatology", "delta", "warming_levels"), description="of what, as far as it is made"
+        default=get_args(Product), description="of what, as far as it is made"
     )
     ensemble_stats: EnsembleStats = Field(default_factory=EnsembleStats, description="the statistics")
 

@@ -35,6 +35,7 @@ from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, SEASON_YEAR
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES
+from espo_luigi.science.outcomes.return_levels import RETURN_PERIOD
 from espo_luigi.science.stack import ORIGINAL_SHAPE
 from espo_luigi.science.units import is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
@@ -125,6 +126,8 @@ def to_cf_axes(ds: xr.Dataset) -> xr.Dataset:
         attrs = {"standard_name": MEMBER, "units": "1", "long_name": "place in the attribute ensemble_members"}
         numbers = np.arange(1, ds.sizes[MEMBER] + 1, dtype=np.int32)
         ds = ds.assign_coords({MEMBER: (MEMBER, numbers, attrs | (_VERTICAL if "time" in ds.dims else {}))})
+    if RETURN_PERIOD in ds.dims and MEMBER not in ds.dims:
+        ds = ds.assign_coords({RETURN_PERIOD: ds[RETURN_PERIOD].assign_attrs(_VERTICAL)})
     if _REGION in ds.dims:
         named = (_REGION, ds[_REGION].values, {"long_name": "name of the region"})
         ds = ds.drop_vars(_REGION).assign_coords({_NAMES: named}).reset_coords(_COVERAGE)
@@ -307,7 +310,8 @@ def _as_statistics(attrs: dict[Any, Any], methods: str) -> None:
     attrs.pop("cell_methods", None)
     if within := re.search(r"time: (\w+)(?: (?:with)?in days| over days)? time: (\w+) over years$", methods):
         attrs["cell_methods"] = f"time: {within[1]} within years time: {within[2]} over years"
-    attrs["units"] = attrs.get("units") or "1"
+    # UDUNITS has no decade.
+    attrs["units"] = re.sub(r"^(.*?) ?decade-1$", r"0.1 \1 year-1", attrs.get("units") or "1").replace("  ", " ")
     for name in ("standard_name", "units_metadata") if attrs["units"] in ("1", "%") else ():
         attrs.pop(name, None)
     if (flags := attrs.get("flag_values")) is not None:

@@ -53,7 +53,8 @@ def _parse(text: str, what: str) -> Any:
         )
     registry = _registry()
     try:
-        return registry.parse_units(text)
+        # pint's decade is one of frequencies.
+        return registry.parse_units(text.replace("decade", "decayear"))
     except Exception as error:  # pint raises half a dozen unrelated types
         raise DataError(
             f"units {text!r} of {what} are unknown ({error}); expected CF units such as K or kg m-2 s-1."

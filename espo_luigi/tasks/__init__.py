@@ -12,6 +12,7 @@
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
+| `outcomes` | Trends, ReferenceTrends, ReturnLevels, ReferenceReturnLevels |
 | `ensembles` | Ensemble, Regions |
 | `report` | Summaries, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, ExportOutcome, Exports |
@@ -64,6 +65,10 @@ from espo_luigi.tasks.outcomes import Delta as Delta
 from espo_luigi.tasks.outcomes import Indicators as Indicators
 from espo_luigi.tasks.outcomes import ReferenceClimatology as ReferenceClimatology
 from espo_luigi.tasks.outcomes import ReferenceIndicators as ReferenceIndicators
+from espo_luigi.tasks.outcomes import ReferenceReturnLevels as ReferenceReturnLevels
+from espo_luigi.tasks.outcomes import ReferenceTrends as ReferenceTrends
+from espo_luigi.tasks.outcomes import ReturnLevels as ReturnLevels
+from espo_luigi.tasks.outcomes import Trends as Trends
 from espo_luigi.tasks.outcomes import WarmingLevels as WarmingLevels
 from espo_luigi.tasks.perfect_model import PerfectModel as PerfectModel
 from espo_luigi.tasks.perfect_model import PerfectPair as PerfectPair

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons, missing_years
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
+from espo_luigi.science.outcomes.return_levels import FEWEST_YEARS, return_levels, with_intervals
+from espo_luigi.science.outcomes.trends import trends
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
@@ -195,6 +198,16 @@ def _check_horizons(run: RunContext) -> None:
         key = "aggregate.compute_deltas"
         if deltas:
             delta(made, baseline(run), kind=deltas.kind, least=deltas.least)
+        key = "aggregate.trends"
+        if config.aggregate.trends:
+            trends(sample, **_arguments(run, "trends"))
+        key = "aggregate.return_levels"
+        if levels := config.aggregate.return_levels:
+            if strange := sorted({*levels.indicators} - {*map(str, sample)}):
+                raise ConfigurationError(f"got {', '.join(strange)}, expected of {', '.join(map(str, sample))}.")
+            made = return_levels(sample[[*levels.indicators]], **_arguments(run, "return_levels"), resamples=0)
+            if deltas:
+                delta(made, baseline(run))
     except (ConfigurationError, DataError) as error:
         raise ConfigurationError(f"`{key}`: {error}") from error
 
@@ -228,6 +241,32 @@ def _spans(run: RunContext) -> list[tuple[int, int]]:
 
 def _ranges(run: RunContext) -> list[tuple[int, int]]:
     return [_years(period) for period in run.config.aggregate.climatological_op.periods] or _spans(run)
+
+
+def _arguments(run: RunContext, product: str, sim_id: str | None = None) -> dict[str, Any]:
+    """Return the arguments of trends or return levels; of the reference (""), for the only period, its years."""
+    asked: Any = getattr(run.config.aggregate, product)
+    given = asked.model_dump(exclude={"indicators"})
+    given["season_year"] = run.config.aggregate.climatological_op.season_year
+    if sim_id == "":
+        fraction = asked.min_periods if isinstance(asked.min_periods, float) else None
+        return given | {"periods": (), "min_periods": fraction}
+    return given | {"periods": asked.periods or (_spans if product == "trends" else _horizons)(run)}
+
+
+def _by_period(function: Callable[..., xr.Dataset], indicators: xr.Dataset, given: dict[str, Any]) -> xr.Dataset:
+    """Return trends or return levels; periods that the data lack are NaN."""
+    years, wanted = {*indicators["time"].dt.year.values}, given["periods"]
+    there = [ends for ends in wanted if years >= {*range(int(ends[0]), int(ends[1]) + 1)}]
+    made = function(indicators, **given | {"periods": there})
+    return made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}) if wanted else made
+
+
+def with_levels(run: RunContext, freq: str) -> list[str]:
+    """Return the indicators of a frequency of which there are return levels."""
+    asked = run.config.aggregate.return_levels
+    made = {attrs["var_name"] for _, one in chosen(run)[freq] for attrs in one.cf_attrs}
+    return [name for name in asked.indicators if name in made] if asked else []
 
 
 def _horizons(run: RunContext) -> list[tuple[int, int]]:
@@ -495,16 +534,73 @@ class WarmingLevels(DeltaTask):
         return self.described(changes.assign_attrs(warming_level_years=years, warming_level_absent=lacks))
 
 
+class Trends(OutcomeTask):
+    """Rule `trends`, new against ESPO-G: the indicators' trends over periods of years, with their p-values."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = ("aggregate.trends", "aggregate.climatological_op.season_year")
+    out_trends = kept(_PLACE + "trends.zarr")
+    makes = "trends"
+
+    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+        """Compute the trends of each period."""
+        given = _arguments(self.context, "trends", self.sim_id)
+        return self.described(_by_period(trends, on_standard_year(indicators), given))
+
+
+class ReferenceTrends(Trends):
+    """Rule `reference_trends`, new against ESPO-G: the trends of the reference's indicators over its years."""
+
+    dataset, sim_id = "reference", ""
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    out_trends = kept(_OF_REFERENCE + "trends.zarr")
+
+
+class ReturnLevels(DeltaTask):
+    """Rule `return_levels`, new against ESPO-G: return levels of maxima and minima, their changes and intervals."""
+
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = (
+        *("aggregate.return_levels", "aggregate.compute_deltas", "custom.ref_period"),
+        *(f"aggregate.climatological_op.{key}" for key in ("periods", "window", "stride", "season_year")),
+    )
+    out_return_levels = kept(_PLACE + "return-levels.zarr")
+    makes = "return-levels"
+
+    def compute(self, indicators: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
+        """Fit each period and compare it with the baseline, of the data and of each resample."""
+        run, names = self.context, with_levels(self.context, str(self.freq))
+        levels = _by_period(return_levels, indicators[names], _arguments(run, "return_levels", self.sim_id))
+        if not (run.config.aggregate.compute_deltas and self.sim_id):
+            return self.described(with_intervals(pool(levels, levels.isel({HORIZON: [0]}))[0] if pool else levels))
+        base = levels.sel({HORIZON: [baseline(run)]})
+        levels, base = pool(levels, base) if pool else (levels, base)
+        return self.described(with_intervals(join([levels, self.change(levels, base)])))
+
+
+class ReferenceReturnLevels(ReturnLevels):
+    """Rule `reference_return_levels`, new against ESPO-G: return levels of the reference over its years."""
+
+    dataset, sim_id = "reference", ""
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    reads = ("aggregate.return_levels", "aggregate.climatological_op.season_year")
+    out_return_levels = kept(_OF_REFERENCE + "return-levels.zarr")
+
+
 def ends_of_outcomes(run: RunContext) -> Iterator[EspoTask]:
     """Yield the last tasks of the rules after the product, as far as the configuration asks for them."""
     if run.config.indicators is None:
         return
+    aggregate, (first, last) = run.config.aggregate, _years(run.config.custom.ref_period)
     for freq in chosen(run):
+        levels, deltas = with_levels(run, freq), aggregate.compute_deltas
         if "reference" in run.config.indicators.datasets:
-            yield ReferenceClimatology(freq=freq)
-        for dataset in datasets(run):
-            for sim_id in run.simulations:
-                own = {"freq": freq, "dataset": dataset, "sim_id": sim_id}
-                yield Delta(**own) if run.config.aggregate.compute_deltas else Climatology(**own)
-                if run.config.warming_levels:
-                    yield WarmingLevels(**own)
+            is_long = last - first + 1 >= FEWEST_YEARS
+            asked: dict[Any, Any] = {ReferenceClimatology: True, ReferenceTrends: aggregate.trends}
+            asked[ReferenceReturnLevels] = levels and is_long
+            yield from (rule(freq=freq) for rule, given in asked.items() if given)
+        wanted = {Delta: deltas, Climatology: not deltas, Trends: aggregate.trends, ReturnLevels: levels}
+        rules = [rule for rule, given in (wanted | {WarmingLevels: run.config.warming_levels}).items() if given]
+        for dataset, sim_id in itertools.product(datasets(run), run.simulations):
+            yield from (rule(freq=freq, dataset=dataset, sim_id=sim_id) for rule in rules)

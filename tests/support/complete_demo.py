@@ -28,6 +28,7 @@ OTHER_RULES = {
     *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.PerfectModel),
     *(tasks.Indicators, tasks.ReferenceIndicators, tasks.Climatology, tasks.ReferenceClimatology),
     *(tasks.Delta, tasks.WarmingLevels, tasks.Ensemble, tasks.Regions),
+    *(tasks.Trends, tasks.ReferenceTrends, tasks.ReturnLevels, tasks.ReferenceReturnLevels),
 }
 
 

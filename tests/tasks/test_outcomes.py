@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import yaml
+from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from demo_runs import of_years
 from luigi.task_register import Register
@@ -27,14 +28,17 @@ import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError, StoreError
-from espo_luigi.export.netcdf import from_cf_axes
+from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.indicators import load_indicators
+from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.regions import Box, region_means
+from espo_luigi.science.outcomes.return_levels import return_levels
+from espo_luigi.science.outcomes.trends import trends
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis
@@ -241,6 +245,82 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
 
 
+@pytest.mark.production
+def test_indicators_become_trends_and_return_levels_of_ensembles_and_regions(
+    tmp_path: Path, configured: Configure
+) -> None:
+    levels = {"indicators": "rx1day", "return_periods": [20, 50], "periods": [[1991, 2010], [2011, 2030]]}
+    extremes = {"trends": {"periods": [[1991, 2030]]}, "return_levels": levels}
+    fewest = {"ensemble_stats": {"fewest": {"percentiles": 2, "robustness": 2}}}
+    percent = {"compute_deltas": {"kind": {"rx1day": "%"}, **SINCE}}
+    given = {**OP, **percent, **extremes}
+    regional = {"spatial_mean": {"regions": REGIONS}}
+    made(tmp_path, configured, aggregate=given, ensembles=fewest, **regional)
+    publish_inputs()
+    check_outcomes(context())
+    whole = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585"}
+    both = [rule(**whole, product=of) for of in ("trends", "return_levels") for rule in (tasks.Ensemble, tasks.Regions)]
+    work([*both, tasks.ReferenceTrends(freq="YS-JAN"), tasks.ReferenceReturnLevels(freq="YS-JAN")])
+    assert {tasks.Trends, tasks.ReturnLevels, tasks.ReferenceTrends} <= {*map(type, ends_of_outcomes(context()))}
+    of_levels = [end.freq for end in ends_of_ensembles(context()) if end.product == "return_levels"]  # type: ignore[attr-defined]
+    assert set(of_levels) == {"YS-JAN"}
+
+    own = {"sim_id": DAY360, "freq": "YS-JAN", "dataset": "scenario"}
+    yearly = on_standard_year(store.open_store(tasks.Indicators(**own).out_indicators().path)).load()
+    of_one = store.open_store(tasks.Trends(**own).out_trends().path).load()
+    xr.testing.assert_allclose(of_one, trends(yearly))
+    assert of_one.attrs["cat:processing_level"] == "trends"
+    of_all = store.open_store(both[0].out_ensemble().path).load().squeeze("horizon")
+    np.testing.assert_allclose(of_all["tx_mean_clim_trend_p50"].mean(), 0.75, atol=0.05)
+    assert float(of_all["tx_mean_clim_trend_changed"].min()) == 1 and not [name for name in of_all if "pvalue" in name]
+    assert "p-value" in of_all["tx_mean_clim_trend_changed"].attrs["long_name"]
+    frame = pd.read_csv(both[1].out_table().path).set_index(["region", "indicator", "statistic"]).sort_index()
+    of_regions = trends(region_means(yearly, regions(context())))
+    for end, statistic in (("", DAY360), ("_pvalue", f"pvalue_{DAY360}")):
+        found = frame.loc[("south-west", "prcptot", statistic)]
+        np.testing.assert_allclose(
+            found["value"], of_regions[f"prcptot_clim_trend{end}"].sel(region="south-west"), 1e-3
+        )
+        assert found["unit"] == ("1" if end else "mm decade-1")
+
+    of_one = store.open_store(tasks.ReturnLevels(**own).out_return_levels().path).load()
+    name, change = "rx1day_clim_return_level", "rx1day_clim_return_level_delta_1991_2010"
+    assert of_one[name].dims == ("horizon", "lat", "lon", "return_period") and of_one[change].attrs["units"] == "%"
+    expected = return_levels(yearly[["rx1day"]], periods=levels["periods"], return_periods=[20, 50], resamples=0)
+    np.testing.assert_allclose(of_one[name], expected[name].isel(resample=0), rtol=1e-5)
+    assert {f"{one}_{end}" for one in (name, change) for end in ("lower", "upper")} < {*of_one}
+    of_all = store.open_store(both[2].out_ensemble().path)
+    assert {f"{name}_p50", f"{change}_p50", f"{change}_agree"} < {*of_all} and f"{name}_agree" not in of_all
+    rows = pd.read_csv(both[3].out_table().path)
+    assert set(rows["return_period"]) == {20, 50} and {f"lower_{DAY360}", "p50"} < set(rows["statistic"])
+    with xr.open_dataset(both[3].out_table().path.with_suffix(".nc")) as file:
+        means = from_cf_axes(file.load()).sel(region="town", realization=DAY360)
+        cell = of_one.sel(lat=47.6, lon=-66.9, method="nearest")
+        for key in (name, change, f"{name}_upper", f"{change}_lower"):
+            np.testing.assert_allclose(means[key].transpose(*cell[key].dims), cell[key], rtol=1e-5)
+    trended = both[1].out_table().path.with_suffix(".nc")
+    with xr.open_dataset(trended) as file:
+        assert file["tx_mean_clim_trend_p50"].attrs["units"] == "0.1 K year-1"
+    for kept in (both[0].out_ensemble(), both[2].out_ensemble(), tasks.ReturnLevels(**own).out_return_levels()):
+        are_accepted_as_netcdf(store.open_store(kept.path).load(), tmp_path)
+    # Another method: nothing of return levels is stale.
+    made(tmp_path, configured, ensembles=fewest, aggregate={**given, "trends": {"method": "linear"}}, **regional)
+    Register.clear_instance_cache()
+    again = [type(task)(**task.param_kwargs) for task in both]
+    assert [task.stale(files=False) for task in again] == [["aggregate.trends"]] * 2 + [[]] * 2
+
+
+def are_accepted_as_netcdf(ds: xr.Dataset, folder: Path) -> None:
+    for name, long_name in (("lat", "latitude"), ("lon", "longitude")):
+        ds[name].attrs = {"standard_name": long_name, "units": f"degrees_{'north' if name == 'lat' else 'east'}"}
+    for data in ds.values():  # xclim's of rx1day is that of an amount
+        data.attrs.pop("standard_name", None)
+    file = folder / "statistics.nc"
+    file.unlink(missing_ok=True)
+    write_netcdf(statistics_file(ds, "x"), file, Layout({}))
+    assert problems_of([file]) == ""
+
+
 def is_read_by_others(table: Path, of_tx: str) -> None:
     """By pandas and R: one line of names, in long form, four digits, of each simulation and over them."""
     frame = pd.read_csv(table)
@@ -353,6 +433,21 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
             "climatological_op`: frost is of the nature day of the year, whose operations are mean, .*; got sum",
         ),
+        ({"aggregate": {"trends": {"periods": [[1971, 2000]]}}}, "trends`: the period 1971-2000 is not in the data"),
+        ({"aggregate": {"trends": {"min_periods": 50}}}, "aggregate.trends`: min_periods 50 is not possible"),
+        ({"aggregate": {"return_levels": {"indicators": "rx2day"}}}, "levels`: got rx2day, expected of .* rx1day"),
+        (
+            {"aggregate": {"return_levels": {"indicators": "tx_mean"}}},
+            "return_levels`: tx_mean is no maximum or minimum .*'time: mean over days'",
+        ),
+        (
+            {"aggregate": {"return_levels": {"indicators": "rx1day", "periods": [[1991, 2005]]}}},
+            "return_levels`: the period 1991-2005 is too short; expected 20",
+        ),
+        (
+            {"aggregate": {**AGGREGATE, "return_levels": {"indicators": "rx1day", "periods": [[2001, 2030]]}}},
+            "return_levels`: the baseline 1991-2010 is none of the horizons",
+        ),
         (
             {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tn_mean": "%"}}, **OP}},
             r"compute_deltas`: tn_mean_clim_mean is of the nature temperature, whose changes are \+; got %",
@@ -419,7 +514,8 @@ def yearly(last: int) -> xr.Dataset:
 def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
     tmp_path: Path, configured: Configure
 ) -> None:
-    made(tmp_path, configured, ensembles={})
+    of_trends = {**AGGREGATE, "trends": {"periods": [[1991, 2020], [1991, 2030]]}}
+    made(tmp_path, configured, ensembles={}, aggregate=of_trends)
     for sim_id, last in ((NOLEAP, 2022), (DAY360, LAST)):
         task = tasks.Indicators(sim_id=sim_id, dataset="scenario", freq="YS-JAN")
         publish(task, computed=yearly(last).chunk(time=-1))
@@ -430,6 +526,10 @@ def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
     counts = found["tx_mean_clim_mean_members"].max(("lat", "lon")).to_series().to_dict()
     assert counts == {"1991-2010": 2, "2001-2020": 2, "2011-2030": 1}
     assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_mean 2011-2030"
+    work([ensemble := tasks.Ensemble(**{**wanted, "product": "trends"})])
+    found = store.open_store(ensemble.out_ensemble().path)
+    assert found["tx_mean_clim_trend_members"].max(("lat", "lon")).values.tolist() == [2, 1]
+    assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_trend 1991-2030"
 
 
 def test_a_simulation_that_fails_holds_its_ensemble_back(tmp_path: Path, configured: Configure) -> None:

@@ -160,6 +160,7 @@ def value_in(quantity: Quantity, name: str, units: str) -> float:
     return float(convert_to(xr.DataArray(quantity.value, name=name, attrs={"units": quantity.unit}), units))
 
 
+@lru_cache(maxsize=256)
 def threshold_in(threshold: str, units: str) -> float:
     """Magnitude of a threshold such as "0.01 mm d-1" in a series' units.
 

@@ -235,7 +235,8 @@ def of_adjusted(
     chunks, nothing = (*(series.chunks or [()])[:-1], (1,)), np.empty((0,) * series.ndim, np.uint8)
     look = partial(_of_cells, **how)
     of_cells = over_blocks(series, look, {"raw": raw["values"]}, chunks=chunks, dtype=np.uint8, meta=nothing)
-    cells = xr.Variable(series.dims[:-1], of_cells[..., 0]) | raw["cells"]
+    cells = xr.Variable(series.dims[:-1], of_cells[..., 0])
+    cells = cells | raw["cells"]
     days = raw["days"] if marks is None else raw["days"] | marks.variable
     own = {} if marks is None else meanings(marks)
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()

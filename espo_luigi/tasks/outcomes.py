@@ -29,7 +29,7 @@ from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons
 from espo_luigi.science.outcomes.delta import delta
-from espo_luigi.science.outcomes.natures import on_standard_year
+from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
@@ -191,11 +191,12 @@ def _sample(run: RunContext) -> xr.Dataset:
     """Return zeros for the years of the indicators, with the names and units that these will have."""
     years = [year for first, last in _spans(run) for year in range(first, last + 1)]
     time = xr.date_range(f"{years[0]}-01-01", f"{years[-1]}-12-31", freq="YS", calendar="noleap", use_cftime=True)
-    found = [attrs for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs]
     zeros = xr.DataArray([0.0] * time.size, {"time": time}, ("time",))
+    found = {attrs["var_name"]: (attrs, one) for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs}
     # xclim sets units of 1 only when it computes.
-    named = {attrs["var_name"]: zeros.assign_attrs({"units": "1", **attrs}) for attrs in found}
-    whole = xr.Dataset(named, attrs={"cat:xrfreq": "YS"})
+    named = {name: zeros.assign_attrs({"units": "1", **attrs}) for name, (attrs, _) in found.items()}
+    indices = {name: one.compute.__name__ for name, (_, one) in found.items()}
+    whole = with_natures(xr.Dataset(named, attrs={"cat:xrfreq": "YS"}), indices)
     return whole.sel(time=whole["time"].dt.year.isin(years))
 
 

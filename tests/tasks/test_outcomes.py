@@ -351,8 +351,13 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
         (
             {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
-            "climatological_op`: frost is a day of the year, which has no sum",
+            "climatological_op`: frost is of the nature day of the year, whose operations are mean, .*; got sum",
         ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tn_mean": "%"}}, **OP}},
+            r"compute_deltas`: tn_mean_clim_mean is of the nature temperature, whose changes are \+; got %",
+        ),
+        ({"indicators": {"module": "warm.yml"}}, "cf_attrs.nature` of warm: got 'warmth', expected one of .*count"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -360,6 +365,8 @@ def test_bad_input_is_named_before_anything_runs(
 ) -> None:
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
     (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
+    warm = "realm: atmos\nindicators: {warm: {base: tx_days_above, cf_attrs: {nature: warmth}}}\n"
+    (tmp_path / "warm.yml").write_text(warm)
     late = {"indexer": {"date_bounds": ["07-31", "08-31"]}}
     july = {"realm": "atmos", "indicators": {"a": {"base": "tx_max", "parameters": late}}}
     (tmp_path / "july.yml").write_text(yaml.safe_dump(july))

@@ -12,9 +12,8 @@ import xarray as xr
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.outcomes import natures
-from espo_luigi.science.outcomes.natures import DATE, nature_of
+from espo_luigi.science.outcomes.natures import rules_of
 from espo_luigi.science.periods import each_period
-from espo_luigi.science.units import as_difference, is_temperature
 
 HORIZON, LEVEL, MEMBER = "horizon", "warming_level", "realization"
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
@@ -58,7 +57,8 @@ def climatology(
     Raises
     ------
     ConfigurationError
-        If the operation is unknown, or the sum of days of the year, or the window, stride or minimum is not possible.
+        If the operation is unknown, or none of a variable's nature (`natures`), or the window, stride or minimum is
+        not possible.
     DataError
         If the data lack a year of a period, or the series is neither yearly, seasonal nor monthly.
 
@@ -68,8 +68,8 @@ def climatology(
     """
     name, how = _operation(op)
     ds, freq = natures.with_natures(ds), natures.frequency_of(ds)
-    if (dates := [str(one) for one, data in ds.items() if nature_of(data) == DATE]) and name == "sum":
-        raise ConfigurationError(f"{', '.join(dates)} is a day of the year, which has no sum; expected mean, p90, ….")
+    for data in ds.values():
+        natures.check_allowed(data, "operations", name if name in OPERATIONS else "percentiles")
     yearly = by_year(ds)
     years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
     own = years[0], years[-1]
@@ -121,7 +121,7 @@ def least_years(given: int | float | None, length: int, freq: str, yearly: xr.Da
 
     `yearly` is by `by_year`. Raises `ConfigurationError`.
     """
-    if given is None and nature_of(yearly) in natures.UNDEFINED:
+    if given is None and rules_of(yearly).undefined:
         given = _SHARE
     if given is None:
         crosses = (
@@ -170,15 +170,12 @@ def _of_window(
 ) -> xr.Dataset:
     made = {}
     for variable, data in ds.items():
-        deviations = name == "mean" and (
-            "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
-        )
-        if nature_of(data) == DATE:
+        if rules_of(data).circular:
             dates, mean, spread = natures.around_mean(data, "year")
             value = {"mean": mean, "std": spread}.get(name)
             value = natures.in_year(how(dates).assign_attrs(data.attrs)) if value is None else value
         else:
-            value = how(data**2) ** 0.5 if deviations else how(data)
+            value = how(data**2) ** 0.5 if name == "mean" and rules_of(data).squared else how(data)
         made[variable] = value.where(data.notnull().sum("year") >= needed[str(variable)]).drop_attrs(deep=False)
     return xr.Dataset(made)
 
@@ -196,6 +193,4 @@ def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int,
     told = f"{length}-year climatological {name}, of at least {each.max()} years{fewer}"
     attrs["history"] = "\n".join(filter(None, [told, attrs.get("history")]))
     made = data.assign_attrs(attrs).transpose(HORIZON, ...)
-    if name == "std" and nature_of(source) == DATE:
-        return natures.as_days(made)
-    return as_difference(made) if name == "std" and is_temperature(source) else made
+    return natures.as_spread(made) if name == "std" else made

@@ -9,8 +9,16 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.outcomes.climatology import HORIZON
-from espo_luigi.science.outcomes.natures import DATE, NATURE, RATIO, as_days, nature_of, on_standard_year, unwrapped
-from espo_luigi.science.units import as_difference, is_difference, is_temperature, threshold_in, units_of
+from espo_luigi.science.outcomes.natures import (
+    NATURE,
+    RATIO,
+    as_spread,
+    check_allowed,
+    on_standard_year,
+    rules_of,
+    unwrapped,
+)
+from espo_luigi.science.units import threshold_in, units_of
 
 # A difference, a quotient, a difference in percent of the baseline: xscen's words.
 Kind = Literal["+", "/", "%"]
@@ -48,7 +56,7 @@ def delta(
     Raises
     ------
     ConfigurationError
-        If a kind is relative for a temperature or a day of the year, or a name of `kind` or `least` is no variable.
+        If a kind is none of a variable's nature (`natures`), or a name of `kind` or `least` is no variable.
     DataError
         If the baseline is absent, or has not one horizon, or other units.
 
@@ -102,17 +110,10 @@ def _of(by_name: Mapping[str, Kind] | Mapping[str, str], variable: str) -> str |
 
 
 def _change(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[str, str]) -> xr.DataArray:
-    if nature_of(data) == DATE:
-        if kind != "+":
-            raise ConfigurationError(
-                f'{data.name} is a day of the year, whose zero is arbitrary; expected the kind "+".'
-            )
-        return as_days((unwrapped(data, base) - base).assign_attrs(data.attrs))
+    check_allowed(data, "changes", kind)
     if kind == "+":
-        change = (data - base).assign_attrs(data.attrs)
-        return as_difference(change) if is_temperature(data) else change
-    if is_temperature(data) and not is_difference(data):
-        raise ConfigurationError(f'{data.name} is a temperature, whose zero is arbitrary; expected the kind "+".')
+        near = unwrapped(data, base) if rules_of(data).circular else data
+        return as_spread((near - base).assign_attrs(data.attrs))
     enough = (abs(base) > 0) & (abs(data) <= _MOST_BASELINES * abs(base))
     if text := _of(least, str(data.name)):
         enough &= abs(base) >= threshold_in(text, units_of(data))

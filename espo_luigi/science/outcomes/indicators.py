@@ -247,7 +247,6 @@ def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: i
         joined = assign_coords(joined, coords).isel(
             time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
         )
-        joined = with_natures(joined, {name: one.indicator.compute.__name__ for one in ours for name in one.outputs})
         made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
     return made
 
@@ -294,7 +293,8 @@ class _Chosen:
             outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
-        own = replace(own, outputs=outputs)
+        natures = with_natures(xr.Dataset(outputs), dict.fromkeys(outputs, indicator.compute.__name__))
+        own = replace(own, outputs={str(output): data for output, data in natures.items()})
         return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:

@@ -160,7 +160,7 @@ def test_a_baseline_or_kind_that_is_not_possible_is_named() -> None:
         delta(ds, ds)
     with pytest.raises(DataError, match="is in mm, its baseline in d"):
         delta(ds, example([1.0, 1.0], "d").isel(horizon=0))
-    with pytest.raises(ConfigurationError, match="is a temperature, whose zero is arbitrary"):
+    with pytest.raises(ConfigurationError, match="is of the nature temperature, whose changes are \\+; got %"):
         delta(example([1.0], "degC"), "1981-2010", kind="%")
     with pytest.raises(ConfigurationError, match="kind names y; the variables are x_clim_mean"):
         delta(ds, "1981-2010", kind={"y": "%"})

@@ -19,13 +19,14 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.calendar import TimeAxis, calendar_of
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, rechunk
 from espo_luigi.science.quantities import ORDERS
 from espo_luigi.science.units import as_floats
 
 if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
+    from xclim.core.utils import Quantified
 
 SUFFIX = "_per"
 WINDOW = 5
@@ -58,7 +59,7 @@ class Percentile:
 
 
 def percentiles_of(indicator: Indicator) -> dict[str, Percentile]:
-    """Return the percentiles that an indicator needs, by the name of the variable that xclim expects.
+    """Return the percentiles that an indicator needs, by xclim's argument.
 
     The description of an indicator's argument, such as `tasmax_per`, says the level ("95th percentile"), and that wet
     days are meant. Those of precipitation above a percentile are of all days of the base, others by day of the year.
@@ -85,7 +86,7 @@ def percentiles_of(indicator: Indicator) -> dict[str, Percentile]:
         is_wet = not of_day or "wet day" in meta.description
         thresh = indicator._all_parameters.get("thresh")
         wet = str((thresh.value if thresh.injected else thresh.default) if thresh else "1 mm/day") if is_wet else ""
-        found[str(meta.default)] = Percentile(str(parameters[key.removesuffix(SUFFIX)].default), level, of_day, wet)
+        found[key] = Percentile(str(parameters[key.removesuffix(SUFFIX)].default), level, of_day, wet)
     return found
 
 
@@ -112,7 +113,7 @@ def compute_percentiles(
     axis, wanted = TimeAxis.of(days), sorted(set(percentiles))
     series = {name: days[name] for name in dict.fromkeys(one.variable for one in wanted)}
     if is_lazy(days):
-        whole = rechunk(xr.Dataset(series), {"time": -1, **_cut(days, len(axis))})
+        whole = rechunk(xr.Dataset(series), {"time": -1, **cut_like(days, len(axis))})
         series = {str(name): data for name, data in whole.items()}
     blocks = CellBlocks.of(series, cells_in_a_block=cells_in_a_block, fixed=False)
     doys = np.arange(1, int(axis.dayofyear.max()) + 1)
@@ -138,7 +139,7 @@ def _of_period(ds: xr.Dataset, period: tuple[int, int]) -> xr.Dataset:
     return days
 
 
-def _cut(ds: xr.Dataset, days: int) -> dict[Any, int]:
+def cut_like(ds: xr.Dataset, days: int) -> dict[Any, int]:
     """Return the sizes of blocks of so many days that have no more values than the series' own blocks."""
     sizes = {dim: size for dim, size in block_sizes(ds).items() if dim != "time"}
     excess = -(-days // block_sizes(ds).get("time", days))
@@ -150,20 +151,22 @@ def _cut(ds: xr.Dataset, days: int) -> dict[Any, int]:
 
 def _attrs(one: Percentile, days: xr.Dataset, axis: TimeAxis) -> dict[str, Any]:
     """Return attributes as `percentile_doy` has them, from which xclim reads how the percentiles were made."""
-    bounds = [str(days["time"].values[at])[:10] for at in (0, -1)]
     of = f"days with at least {one.wet}" if one.wet else "all days"
-    return {
+    told = {
         **{key: text for key, text in days[one.variable].attrs.items() if key in ("units", "standard_name")},
         "long_name": f"{one.level:g}th percentile of {of} of {one.variable}",
-        "climatology_bounds": bounds,
-        "percentile": one.level,
-        **({"window": WINDOW} if one.daily else {}),
+        "climatology_bounds": [str(days["time"].values[at])[:10] for at in (0, -1)],
         "alpha": ALPHA,
         "beta": BETA,
-        "base_calendar": calendar_of(days),
-        "history": f"{'percentile_doy' if one.daily else 'percentile'} of {'-'.join(bound[:4] for bound in bounds)}",
-        **({"comment": "interpolated from 365 to 366 days, as xclim does"} if axis.dayofyear.max() == 366 else {}),
+        "history": "percentile_doy" if one.daily else "percentile of all days",
     }
+    if one.daily:
+        told["window"] = WINDOW
+        if axis.calendar == "standard":
+            has_leap = axis.dayofyear.max() == 366
+            when = "from 365 to 366" if has_leap else "to 366 where years have as many (none of the base has)"
+            told["comment"] = f"days of the year are interpolated {when}, as xclim does"
+    return told
 
 
 def _block(block: xr.Dataset, task: tuple[Sequence[Percentile], TimeAxis, Mapping[str, dict[str, Any]]]) -> xr.Dataset:
@@ -215,24 +218,26 @@ class Base:
 
     doys: np.ndarray
     dates: np.ndarray
-    first: int
-    last: int
+    first: int = 0
+    last: int = 0
     years: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     own: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     groups: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     @classmethod
-    def of(cls, ds: xr.Dataset, dates: np.ndarray, freq: str, period: tuple[int, int]) -> Base:
-        """Return the base in a series; without years to bootstrap if it is none of the series'.
+    def of(cls, ds: xr.Dataset, freq: str, period: tuple[int, int] | None) -> Base:
+        """Return the base in a series; without years to bootstrap if there is none, or none in the series.
 
         Raises DataError if the series has a part of the base only.
         """
         from xclim.core.bootstrapping import _get_bootstrap_freq
 
-        doys, years = ds["time"].dt.dayofyear.values.astype(np.int32), ds["time"].dt.year.values
+        time = ds["time"].dt
+        doys, dates, years = time.dayofyear.values.astype(np.int32), time.month.values * 100 + time.day.values, time.year
+        years = years.values
+        if period is None or years[-1] < period[0] or period[1] < years[0]:
+            return cls(doys, dates)
         first, last = int(np.searchsorted(years, period[0])), int(np.searchsorted(years, period[1], "right"))
-        if first == last:
-            return cls(doys, dates, first, last)
         _of_period(ds, period)
         days = xr.DataArray(np.arange(years.size), {"time": ds["time"].variable}, ("time",))
         groups = days.isel(time=slice(first, last)).resample(time=_get_bootstrap_freq(freq)).groups
@@ -255,7 +260,7 @@ class Base:
         """Return the base of the days from `begin` up to `end`; without years to bootstrap if it is not all there."""
         first, last = self.span
         if not begin <= first < last <= end:
-            return Base(self.doys[begin:end], self.dates[begin:end], 0, 0)
+            return Base(self.doys[begin:end], self.dates[begin:end])
         return replace(
             self, doys=self.doys[begin:end], dates=self.dates[begin:end], first=self.first - begin,
             last=self.last - begin, years=self.years - begin, groups=self.groups - begin,
@@ -293,14 +298,18 @@ def _ends(slices: Iterable[slice], size: int) -> np.ndarray:
     return np.array([one.indices(size)[:2] for one in slices], np.int64).reshape(-1, 2)
 
 
-def beyond(op: str, window: int, quantile: float, arrays: Sequence[Any], edges: np.ndarray) -> np.ndarray:
+def days_beyond(
+    op: str, window: int, quantile: float, thresh: float | None, arrays: Sequence[Any], edges: np.ndarray
+) -> np.ndarray:
     """Return of each group the days beyond a percentile that lie in runs of at least `window` such days.
 
-    `arrays` are the values (day, ...), their percentiles (day of the year, ...) and the `Base` of these days. With a
-    `quantile`, it is, of years in the base, the mean over its percentiles with each other year in the place of their
-    own.
+    `arrays` are the values (day, ...), their percentiles (day of the year, ...) or (...), and the `Base` of these days.
+    Percentiles below `thresh` are taken as `thresh`. With a `quantile`, it is, of years in the base, the mean over its
+    percentiles with each other year in the place of their own.
     """
     values, per, base = arrays
+    per = per[None] if per.ndim < values.ndim else per
+    per = per if thresh is None else np.where(per > thresh, per, thresh)
     made = np.empty((len(edges) - 1, *values.shape[1:]))
     flat, out = values.reshape(len(values), -1), made.reshape(len(made), -1)
     _days_beyond(flat, per.reshape(len(per), -1), base.doys, _OPS.index(op), window, edges, out)
@@ -332,6 +341,37 @@ def share_beyond(
             with np.errstate(divide="ignore", invalid="ignore"):
                 group /= np.where(compare(days, thresh), days, 0).sum(0, dtype=np.float64)
     return made
+
+
+def precipitation_over_percentile(
+    pr: xr.DataArray, pr_per: xr.DataArray, thresh: Quantified = "1 mm/day", freq: str = "YS"
+) -> xr.DataArray:
+    """Return the amount of precipitation on wet days above a percentile: ETCCDI's R95p, as a function of xclim's.
+
+    Parameters
+    ----------
+    pr : xarray.DataArray
+        Mean daily precipitation flux.
+    pr_per : xarray.DataArray
+        Percentile of precipitation of wet days.
+    thresh : Quantified
+        Precipitation from which a day is wet.
+    freq : str
+        Resampling frequency.
+
+    Returns
+    -------
+    xarray.DataArray, [length]
+        The amount.
+    """
+    from xclim.core.calendar import resample_doy
+    from xclim.core.units import convert_units_to, rate2amount
+
+    per, least = (convert_units_to(one, pr, context="hydro") for one in (pr_per, thresh))
+    limit = per.where(per > least, least)
+    limit = resample_doy(limit, pr) if "dayofyear" in limit.coords else limit
+    amount = rate2amount(pr.where(pr > limit, 0))
+    return amount.resample(time=freq).sum(dim="time").assign_attrs(units=amount.attrs["units"])
 
 
 def _compiled(function: Any) -> Any:
@@ -476,16 +516,19 @@ def _bootstrap(  # type: ignore[no-untyped-def]
         for pool in range(len(pools)):
             sizes[pool] = _sorted_pool(series, pools[pool], pooled[pool])
         known[:] = -1
+        has_gap = np.isnan(series).any()
         for year in range(len(years)):
             begin, end = years[year]
+            can_differ = has_gap or (substitutes[year, :, : own[year, 1] - own[year, 0]] < 0).any()
             for day in range(begin, end):
                 value, doy = values[day, cell], doys[day] - 1
                 low, high = np.inf, -np.inf
                 for pool in (below[doy], above[doy]):
                     number, size = replaced[year, pool, 0], sizes[pool]
-                    rank = int(np.floor(_place(size - number, positions))) - number
+                    spare = number if can_differ else 0
+                    rank = int(np.floor(_place(size - spare, positions))) - number
                     low = min(low, pooled[pool, rank]) if 0 <= rank < size else -np.inf
-                    rank = int(np.floor(_place(size + number, positions))) + 1 + number
+                    rank = int(np.floor(_place(size + spare, positions))) + 1 + number
                     high = max(high, pooled[pool, rank]) if 0 <= rank < size else np.inf
                 # Interpolation between days may round beyond its ends.
                 low, high = low - 1e-12 * abs(low), high + 1e-12 * abs(high)

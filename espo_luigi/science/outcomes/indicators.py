@@ -609,13 +609,14 @@ def _piece(
         read = {name for kernel in kernels.values() if kernel.before or edges[0] < own for name in kernel.variables}
         before = _series(ds, chosen, slice(begin, own))
         series = {name: _joined(before[name], data, name in read) for name, data in series.items()}
-    per = _bare_percentiles(chosen, percentiles)
+    per, days = _bare_percentiles(chosen, percentiles), periods.days.part(begin, int(edges[-1]))
     if is_lazy(ds):
-        sizes = cut_like(ds, int(edges[-1]) - begin)
+        # Of the whole base, a block has fewer cells.
+        sizes = cut_like(ds, len(days.doys) if len(days.groups) else 0)
         series = {str(name): data for name, data in rechunk(xr.Dataset(series), sizes).items()}
         per = rechunk(per, {"dayofyear": -1, **sizes})
     blocks = CellBlocks.of(series, cells_in_a_block=2**40, fixed=False, others=per)
-    task = kernels, edges - begin, periods.days.part(begin, int(edges[-1])), ~periods.whole[first:last]
+    task = kernels, edges - begin, days, ~periods.whole[first:last]
     made = blocks.map(_block_by_kernels, _template(blocks, chosen, last - first), task)
     return rechunk(made, {**block_sizes(ds), "time": -1}) if is_lazy(ds) else made
 

@@ -142,7 +142,7 @@ def _of_period(ds: xr.Dataset, period: tuple[int, int]) -> xr.Dataset:
 def cut_like(ds: xr.Dataset, days: int) -> dict[Any, int]:
     """Return the sizes of blocks of so many days that have no more values than the series' own blocks."""
     sizes = {dim: size for dim, size in block_sizes(ds).items() if dim != "time"}
-    excess = -(-days // block_sizes(ds).get("time", days))
+    excess = max(1, -(-days // block_sizes(ds).get("time", max(days, 1))))
     for dim, size in sizes.items():
         sizes[dim] = max(1, -(-size // excess))
         excess = -(-excess * sizes[dim] // size)

@@ -108,7 +108,9 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             table.update({**known, **table})
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
-            built = xclim.build_indicator_module_from_yaml(own.name, name=_MODULE, indices=_FUNCTIONS, mode="warn", reload=True)
+            built = xclim.build_indicator_module_from_yaml(
+                own.name, name=_MODULE, indices=_FUNCTIONS, mode="warn", reload=True
+            )
         except ConfigurationError:
             raise
         except Exception as error:  # of several libraries, YAML's and yamale's among them
@@ -641,9 +643,7 @@ def _again(data: da.Array) -> da.Array:
     return da.Array(graph, clone_key(data.name, "again"), data.chunks, data.dtype)
 
 
-def _block_by_kernels(
-    block: xr.Dataset, task: tuple[dict[str, Kernel], np.ndarray, Base, np.ndarray]
-) -> xr.Dataset:
+def _block_by_kernels(block: xr.Dataset, task: tuple[dict[str, Kernel], np.ndarray, Base, np.ndarray]) -> xr.Dataset:
     cells = block["cell"].dims
     block = block.transpose("time", "dayofyear", *cells, missing_dims="ignore")
     daily = {str(name): as_floats(data).values for name, data in block.items() if name != "cell"}

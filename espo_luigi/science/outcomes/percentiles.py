@@ -233,7 +233,11 @@ class Base:
         from xclim.core.bootstrapping import _get_bootstrap_freq
 
         time = ds["time"].dt
-        doys, dates, years = time.dayofyear.values.astype(np.int32), time.month.values * 100 + time.day.values, time.year
+        doys, dates, years = (
+            time.dayofyear.values.astype(np.int32),
+            time.month.values * 100 + time.day.values,
+            time.year,
+        )
         years = years.values
         if period is None or years[-1] < period[0] or period[1] < years[0]:
             return cls(doys, dates)
@@ -320,15 +324,14 @@ def days_beyond(
             upper = np.searchsorted(axis, days).clip(1, 364)
             at = upper - 1, upper, days - axis[upper - 1], axis[upper] - axis[upper - 1]
         _bootstrap(
-            flat, (base.first, base.last), _pools(base.doys[base.first : base.last]), base.years, base.groups[base.own] - base.first,
-            base.substitutes(), base.doys, at, (quantile, ALPHA, BETA), _OPS.index(op), window, edges, out,
+            flat, (base.first, base.last), _pools(base.doys[base.first : base.last]), base.years,
+            base.groups[base.own] - base.first, base.substitutes(), base.doys, at, (quantile, ALPHA, BETA),
+            _OPS.index(op), window, edges, out,
         )  # fmt: skip
     return made
 
 
-def share_beyond(
-    op: str, thresh: float, relative: bool, arrays: Sequence[Any], edges: np.ndarray
-) -> np.ndarray:
+def share_beyond(op: str, thresh: float, relative: bool, arrays: Sequence[Any], edges: np.ndarray) -> np.ndarray:
     """Return of each group the amount on wet days beyond a percentile, or `relative` its share of that on wet days."""
     values, per, base = arrays
     made = np.empty((len(edges) - 1, *values.shape[1:]))
@@ -497,7 +500,7 @@ def _insert(value, sample, number):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _bootstrap(  # type: ignore[no-untyped-def]
+def _bootstrap(  # type: ignore[no-untyped-def]  # noqa: C901
     values, base, pools, years, own, substitutes, doys, at, positions, op, window, edges, out
 ):
     """Set the periods in `years` to the mean days beyond percentiles with each other year in place of their own."""

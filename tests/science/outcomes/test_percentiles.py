@@ -88,7 +88,7 @@ def test_percentiles_are_those_of_xclim_to_the_last_bit(calendar: str) -> None:
     for key in ("units", "climatology_bounds", "window", "alpha", "beta"):
         assert made["tasmax_p90"].attrs[key] == expected.attrs[key]
     np.testing.assert_allclose(made[wet.name], of_xclim(ds, wet), rtol=1e-6)
-    with pytest.raises(DataError, match="1978-1999.*1975-1987"):
+    with pytest.raises(DataError, match=r"1978-1999.*1975-1987"):
         compute_percentiles(ds, [TX90], (1978, 1999))
 
 
@@ -185,7 +185,9 @@ def test_days_in_place_of_a_year_are_those_of_xclim() -> None:
     for calendar, freq in (("standard", "YS"), ("standard", "QS-DEC"), ("360_day", "YS-JUL")):
         ds = series(calendar)
         base = Base.of(ds, freq, YEARS)
-        numbers = xr.DataArray(np.arange(base.last - base.first, dtype=float), {"time": ds["time"][base.first : base.last]})
+        numbers = xr.DataArray(
+            np.arange(base.last - base.first, dtype=float), {"time": ds["time"][base.first : base.last]}
+        )
         groups = numbers.resample(time={"QS-DEC": "YS-DEC"}.get(freq, freq)).groups
         keys = [key for key in groups if int(str(key)[:4]) >= YEARS[0]]
         for ours, key in zip(base.substitutes(), keys, strict=True):

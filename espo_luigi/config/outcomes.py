@@ -108,7 +108,7 @@ def _defined(module: str, folders: Sequence[Path]) -> tuple[Path, Mapping[str, A
     """Return a file's path, or the name of another module, and what it defines."""
     path, bundle = Path(module), BUNDLES.get(module.partition(".")[0])
     if not is_file(module):
-        return path, {"module": module, **(read_yaml(bundle).content if bundle else {})}
+        return path, {"module": module, **(read_yaml(Path(bundle)).content if bundle else {})}
     path = find_file(module, folders)
     if not path.is_file():
         raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")

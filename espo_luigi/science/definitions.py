@@ -12,13 +12,14 @@ import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
+from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 # The package's own lists of indicators, in xclim's format.
-BUNDLES: Mapping[str, Path] = {path.stem: path for path in sorted(Path(__file__).parent.glob("outcomes/bundles/*.yml"))}
+_FILES = files("espo_luigi.science").joinpath("outcomes", "bundles").iterdir()
+BUNDLES: Mapping[str, str] = {path.name.removesuffix(".yml"): str(path) for path in sorted(_FILES, key=str)}
 _building = Lock()
 _NAME = re.compile(r"[^\W\d][\w-]*")
 # Coordinates and dimensions that products have or get.

@@ -28,7 +28,6 @@ from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons
-from espo_luigi.science.outcomes.daily import is_calibrated
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
 from espo_luigi.science.outcomes.percentiles import Percentile, compute_percentiles
@@ -45,10 +44,10 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
-_READ = ("indicators.definitions", "indicators.freqs")
+_BASE = ("indicators.base_period", "custom.ref_period")
+_READ = ("indicators.definitions", "indicators.freqs", *_BASE)
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
-_BASE = ("indicators.base_period", "custom.ref_period")
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
 _CHUNK_BYTES = 2**23
 # Daily data that are read at a time. Uncut, those of the whole domain were in memory: 5.6 GiB for 5 063 cells.
@@ -101,7 +100,8 @@ def datasets(run: RunContext) -> list[str]:
 @functools.lru_cache(maxsize=2)
 def percentiles(run: RunContext) -> list[Percentile]:
     """Return the percentiles of the base period that the indicators need."""
-    return science.percentiles_needed(pair for of in chosen(run).values() for pair in of)
+    every = chosen(run) if run.config.indicators is not None else {}
+    return science.percentiles_needed(pair for of in every.values() for pair in of)
 
 
 def base_period(run: RunContext) -> tuple[str, str]:
@@ -140,6 +140,9 @@ def check_outcomes(run: RunContext) -> None:
                 raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
             if freq[:2] not in ("YS", "QS", "MS"):
                 raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+            if len(left_out) == len(indicators):
+                why = problems_in(f"`indicators.freqs`: {freq} without an indicator of the {name}", left_out.values())
+                raise ConfigurationError(why)
             run.indicators_left_out.update(left_out)
     if left_out := run.indicators_left_out:
         reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}
@@ -155,9 +158,9 @@ def check_outcomes(run: RunContext) -> None:
 def _check_base(run: RunContext) -> None:
     """Raise an error unless all data have the base period, and the indicators' years all of it or none."""
     section, custom = run.needed("indicators"), run.config.custom
-    base, every = _years(base_period(run)), [one for of in chosen(run).values() for _, one in of]
-    if not percentiles(run) and not any(map(is_calibrated, every)):
+    if not percentiles(run):
         return
+    base = _years(base_period(run))
     told = f"`indicators.base_period`: got {base[0]}-{base[1]}, but"
     for name in section.datasets:
         spans = [custom.ref_period] if name == "reference" else custom.stretches
@@ -205,6 +208,8 @@ def _check_horizons(run: RunContext) -> None:
     ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    if any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of):
+        ends.append(("custom.ref_period", _years(config.custom.ref_period), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
@@ -455,7 +460,7 @@ class Indicators(OutcomeTask):
         Percentiles, "out_percentiles", sim_id=lambda task: [task.sim_id] if percentiles(task.context) else []
     )
     uncut = ("in_final", "in_pieces")
-    reads = (*_READ, *_BASE, "indicators.periods")
+    reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
     out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
     makes = "indicators"
@@ -482,7 +487,7 @@ class ReferenceIndicators(OutcomeTask):
         ReferencePercentiles, "out_percentiles", dataset=lambda task: ["reference"] if percentiles(task.context) else []
     )
     uncut = ("in_pieces",)
-    reads = (*_READ, *_BASE, partition.NAMES_KEY)
+    reads = (*_READ, partition.NAMES_KEY)
     out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
     makes = "indicators"
 

@@ -479,6 +479,42 @@ def test_of_a_whole_module_what_is_not_possible_is_left_out_and_named_once(
     assert "TX90p, TN90p, HI, and 1 more" in plan
 
 
+def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, configured: Configure) -> None:
+    was = []
+    for module in (
+        "etccdi",
+        "etccdi.fd",
+        ["six.yml", "etccdi.fd", "drought"],
+        ["etccdi", "icclim.FD", "drought.spi3"],
+    ):
+        made(tmp_path, configured, indicators={"module": module})
+        was.append(fingerprint(context().config, "indicators.definitions"))
+    names = {name for of in chosen(context()).values() for name, _ in of}
+    assert len(set(was)) == 4 and {"FD", "fd", "rx5day", "spi3"} <= names and "gsl" not in names
+    assert "it needs tas;" in context().indicators_left_out["gsl"]
+    check_outcomes(context())
+    assert context().indicators_left_out.keys() == {"gsl"}
+    with pytest.raises(ConfigurationError, match=r"`custom.ref_period`: got 1991-2020, expected years within"):
+        made(tmp_path, configured, indicators={"module": "drought", "periods": [[2001, 2030]]}, aggregate={})
+        check_outcomes(context())
+    with pytest.raises(ConfigurationError, match=r"`indicators.freqs`: YS-JAN without an indicator of the "):
+        made(tmp_path, configured, indicators={"module": "drought", "freqs": ["YS"]})
+        check_outcomes(context())
+    with pytest.raises(ConfigurationError, match="fire can be computed"):
+        made(tmp_path, configured, indicators={"module": ["six.yml", "fire"]})
+        chosen(context())
+    (tmp_path / "fd.yml").write_text("indicators: {fd: {base: frost_days}}")
+    with pytest.raises(ConfigurationError, match="etccdi has names of another module's indicators: fd"):
+        made(tmp_path, configured, indicators={"module": ["fd.yml", "etccdi"]})
+        chosen(context())
+    with pytest.raises(ConfigurationError, match="two modules have the name etccdi"):
+        made(tmp_path, configured, indicators={"module": ["etccdi", "etccdi"]})
+        chosen(context())
+    with pytest.raises(ConfigurationError, match="unknown indicator fdd of etccdi; did you mean fd"):
+        made(tmp_path, configured, indicators={"module": "etccdi.fdd"})
+        chosen(context())
+
+
 @pytest.mark.parametrize("method", ["hawkins-sutton", "lafferty-sriver"])
 def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_why_not(
     method: str, tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,19 @@ import xarray as xr
 from scipy.special import expit
 from scipy.stats import rv_continuous
 
-from espo_luigi.science.derivations import derive
-from espo_luigi.science.units import convert_to
+from espo_luigi.science.derivations import derive, of_xclim
+from espo_luigi.science.units import convert_to, units_of
 
 
 def _humidex(tasmax: xr.DataArray, **vapour: xr.DataArray) -> xr.DataArray:
     """The day's highest: vapour hardly changes in a day."""
-    from xclim import indices
-
-    return indices.humidex(tasmax, tdps=vapour["tdps"] if "tdps" in vapour else derive("tdps", vapour))
+    return of_xclim("humidex")(tas=tasmax, tdps=vapour["tdps"] if "tdps" in vapour else derive("tdps", vapour))
 
 
-def _utci(tas: xr.DataArray, hurs: xr.DataArray, sfcWind: xr.DataArray) -> xr.DataArray:
+def _utci(sfcWind: xr.DataArray, **given: xr.DataArray) -> xr.DataArray:
     """In the shade, where surroundings are as warm as the air; of winds from 0.5 to 17 m s-1, as UTCI is defined."""
-    from xclim import indices
-
-    wind, how = convert_to(sfcWind, "m s-1").clip(max=17, keep_attrs=True), {"mask_invalid": False}
-    return indices.universal_thermal_climate_index(tas, hurs, wind, mrt=tas, wind_cap_min=True, **how)
+    given["sfcWind"] = convert_to(sfcWind, "m s-1").clip(max=17, keep_attrs=True)
+    return of_xclim("universal_thermal_climate_index", mask_invalid=False, wind_cap_min=True)(mrt=given["tas"], **given)
 
 
 def _wet_bulb(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
@@ -43,9 +38,7 @@ def _wet_bulb(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
 
 
 def _water_budget(**given: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import converters
-
-    return converters.water_budget(**given, **({} if "evspsblpot" in given else {"method": "hargreaves85"}))
+    return of_xclim("water_budget", **({} if "evspsblpot" in given else {"method": "hargreaves85"}))(**given)
 
 
 def _fire_weather(**given: xr.DataArray) -> xr.Dataset:
@@ -60,17 +53,18 @@ def _fire_weather(**given: xr.DataArray) -> xr.Dataset:
     return made.where(season, 0).where(~missing).map(lambda data: data.assign_attrs(units="1"))
 
 
-def _chill_units(tasmin: xr.DataArray, tasmax: xr.DataArray, lat: xr.DataArray) -> xr.DataArray:
+def _chill_units(lat: xr.DataArray, **given: xr.DataArray) -> xr.DataArray:
     """The positive ones of the hours of each day (Utah's model), year by year: hours take much memory."""
     from xclim import indices
 
-    days, parts = xr.Dataset({"tasmin": tasmin, "tasmax": tasmax}, {"lat": lat}), []
+    days, parts = xr.Dataset(given, {"lat": lat}), []
     for first in range(0, days.sizes["time"], 365):
         # A night is that before the next morning.
         year = days.isel(time=slice(first, first + 366))
         hours = indices.helpers.make_hourly_temperature(year["tasmin"], year["tasmax"], infill_polar_days=True)
         parts.append(indices.chill_units(hours, positive_only=True, freq="D").isel(time=slice(365)))
-    return xr.concat(parts, "time").where(tasmin.notnull() & tasmax.notnull()).assign_attrs(units="1")
+    missing = given["tasmin"].isnull() | given["tasmax"].isnull()
+    return xr.concat(parts, "time").where(~missing).assign_attrs(units="1")
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class Daily:
     units: str
     ways: tuple[tuple[str, ...], ...]
 
-    def inputs(self, there: Collection[str]) -> tuple[str, ...]:
+    def inputs(self, there: Collection[Any]) -> tuple[str, ...]:
         """Return the first set of inputs that is there, besides the latitude, or else the first of all."""
         return next((way for way in self.ways if {*way} <= {*there, "lat"}), self.ways[0])
 
@@ -89,7 +83,7 @@ class Daily:
 _FIRE = Daily(_fire_weather, "1", (("tas", "pr", "hurs", "sfcWind", "lat"),))
 DAILY: Mapping[str, Daily] = {
     "humidex": Daily(_humidex, "degC", (("tasmax", "tdps"), ("tasmax", "tas", "hurs"))),
-    "utci": Daily(_utci, "K", (("tas", "hurs", "sfcWind"),)),
+    "utci": Daily(_utci, "degC", (("tas", "hurs", "sfcWind"),)),
     "wet_bulb": Daily(_wet_bulb, "degC", (("tas", "hurs"),)),
     "water_budget": Daily(_water_budget, "kg m-2 s-1", (("pr", "evspsblpot"), ("pr", "tasmin", "tasmax", "lat"))),
     "chill_units": Daily(_chill_units, "1", (("tasmin", "tasmax", "lat"),)),
@@ -98,23 +92,24 @@ DAILY: Mapping[str, Daily] = {
 """The daily indices that indicators may name."""
 
 
-def inputs_of(names: Collection[str], there: Collection[str]) -> set[str]:
-    """Return the names with the inputs of daily indices that are not there in their place, without the latitude."""
-    made = {name: DAILY[name] for name in names if name in DAILY and name not in there}
-    return {*chain({*names} - {*made}, *(one.inputs(there) for one in made.values()))} - {"lat"}
+def inputs_of(names: Collection[str], there: Collection[Any]) -> set[str]:
+    """Return names without the latitude; in place of a daily index that is not there, its inputs."""
+    made = {name: DAILY[name].inputs(there) for name in names if name in DAILY and name not in there}
+    return {*names, *sum(made.values(), ())} - {*made, "lat"}
 
 
 def with_daily(ds: xr.Dataset, names: Collection[str], lat: xr.DataArray | None) -> xr.Dataset:
     """Return a dataset in memory with the named daily indices that it lacks, each function called once."""
-    given = dict(ds.data_vars) | ({} if lat is None else {"lat": lat})
-    for name in names:
-        if name in DAILY and name not in ds:
+    given, ds = {**ds.data_vars, "lat": lat}, ds.copy()
+    dims = next(iter(ds.data_vars.values())).dims
+    for name in (name for name in names if name in DAILY):
+        if name not in ds:
             with np.errstate(all="ignore"):  # of missing days
                 made = DAILY[name].formula(**{one: given[one] for one in DAILY[name].inputs(given)})
-            several = made if isinstance(made, xr.Dataset) else {name: made}
-            new = {key: data for key, data in several.items() if key in names}
-            dims = next(iter(ds.data_vars.values())).dims
-            ds = ds.assign({key: data.drop_vars("lat", errors="ignore").transpose(*dims) for key, data in new.items()})
+            for key, data in made.items() if isinstance(made, xr.Dataset) else ((name, made),):
+                # Arithmetic keeps attributes of the inputs.
+                bare = data.drop_vars("lat", errors="ignore").drop_attrs().assign_attrs(units=units_of(data))
+                ds[key] = convert_to(bare.transpose(*dims), DAILY[name].units)
     return ds
 
 
@@ -137,27 +132,20 @@ class _GeneralisedLogistic(rv_continuous):
         first, second = np.mean(x * i) / (n - 1), np.mean(x * i * (i - 1)) / ((n - 1) * (n - 2))
         spread = 2 * first - x.mean()
         k = -(6 * second - 6 * first + x.mean()) / spread
-        scale = spread * np.sinc(k)
-        # (1 - kπ / sin kπ) / k, without a division of 0 by 0
-        shift = (1 - 1 / np.sinc(k)) / k if abs(k) > 1e-9 else 0.0
-        return {"k": k, "loc": x.mean() - scale * shift, "scale": scale}
+        shift = (1 - 1 / np.sinc(k)) / k if k else 0.0
+        return {"k": k, "loc": x.mean() - spread * np.sinc(k) * shift, "scale": spread * np.sinc(k)}
 
 
 LOG_LOGISTIC = _GeneralisedLogistic(name="log-logistic", shapes="k")
 
 
-def is_calibrated(indicator: Any) -> bool:
-    """Whether an indicator is a standardized index."""
-    return "cal_start" in indicator.parameters
-
-
 def calibration(indicator: Any, base: tuple[str, str] | None) -> dict[str, Any]:
-    """Return the arguments of a standardized index (SPI, SPEI) that a YAML file cannot have; none of other indicators.
+    """Return the arguments of a standardized index that a YAML file cannot have; none of other indicators.
 
     Of its methods, "APP" gets a location of 0, and "PWM" the log-logistic distribution.
     """
-    if not is_calibrated(indicator):
+    if "cal_start" not in indicator.parameters:
         return {}
-    method = {"APP": {"fitkwargs": {"floc": 0}}, "PWM": {"dist": LOG_LOGISTIC}}
-    given: dict[str, Any] = dict(zip(("cal_start", "cal_end"), base or (), strict=False))
-    return given | method.get(indicator.injected_parameters.get("method"), {})
+    method: dict[str, dict[str, Any]] = {"APP": {"fitkwargs": {"floc": 0}}, "PWM": {"dist": LOG_LOGISTIC}}
+    period = dict(zip(("cal_start", "cal_end"), base or (), strict=False))
+    return {**period, **method.get(indicator.injected_parameters.get("method"), {})}

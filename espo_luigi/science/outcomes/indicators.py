@@ -32,7 +32,7 @@ from espo_luigi.files import read_text
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is_lazy, join, rechunk, rechunk_variable
 from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
-from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, is_calibrated, with_daily
+from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, with_daily
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.outcomes.percentiles import (
@@ -85,7 +85,7 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         if module not in (known := (*BUNDLES, *MODULES)):
             raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, known)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
-        found = load_indicators(str(BUNDLES[module])) if module in BUNDLES else [
+        found = load_indicators(BUNDLES[module]) if module in BUNDLES else [
             (name, one)
             for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
@@ -104,8 +104,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
             # xclim opens the file twice, and somebody may change it meanwhile.
             own.write(text.encode())
             own.flush()
-            known = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
-            table.update({**known, **table})
+            daily = {name: {"canonical_units": one.units, "description": name} for name, one in DAILY.items()}
+            table.update({**daily, **table})
             # Emptied first: indicators of the same names would keep the order of the former file.
             xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
             built = xclim.build_indicator_module_from_yaml(
@@ -233,20 +233,17 @@ def compute_indicators(
     if needed and percentiles is None:
         percentiles = compute_percentiles(ds, needed, _years_of(base_period))
     per = None if percentiles is None else percentiles[[one.name for one in sorted(needed)]]
-    of_base = [replace(one, base_period=base_period) for one in chosen if is_calibrated(one.indicator)]
-    if of_base and base_period and not {*range(int(base_period[0]), int(base_period[1]) + 1)} <= {*years}:
-        raise ConfigurationError(
-            f"{of_base[0].name} needs the base period {'-'.join(base_period)}, which the data lack."
-        )
+    base = base_period or (f"{years[0]:04}", f"{years[-1]:04}")
+    calibrated = [one.calibrated(base) for one in chosen]
     if len(stretches) == 1:
-        own = {(one.name, one.freq): one for one in of_base}
-        return _of_a_stretch(ds, [own.get((one.name, one.freq), one) for one in chosen], cells_in_a_block, per)
+        return _of_a_stretch(ds, calibrated, cells_in_a_block, per)
     made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block, per) for ends in stretches]
     joined = {freq: join((part[freq] for part in made), "time") for freq in made[0]}
-    days = TimeAxis.of(ds)
-    every = TimeAxis(days.calendar, np.arange(days.days[0], days.days[-1] + 1)).index
-    for freq, of in (_of_a_stretch(ds.reindex(time=every), of_base, cells_in_a_block) if of_base else {}).items():
-        joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
+    if of_base := [one for one in calibrated if one.base_period]:
+        axis = TimeAxis.of(ds)
+        whole = ds.reindex(time=TimeAxis(axis.calendar, np.arange(axis.days[0], axis.days[-1] + 1)).index)
+        for freq, of in _of_a_stretch(whole, of_base, cells_in_a_block).items():
+            joined[freq] = joined[freq].assign(of.sel(time=joined[freq]["time"]).data_vars)
     return joined
 
 
@@ -332,7 +329,10 @@ class _Chosen:
         with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
-            results = self.indicator(ds=ds, **freq, **how, **calibration(self.indicator, self.base_period))
+            if calibrated := calibration(self.indicator, self.base_period):
+                # Fits in 32 bits differ with the order of sums.
+                ds = ds[[*_needed(self.indicator)]].astype(np.float64)
+            results = self.indicator(ds=ds, **freq, **how, **calibrated)
         several = results if isinstance(results, tuple) else (results,)
         return {str(data.name): data for data in several}
 
@@ -364,6 +364,15 @@ class _Chosen:
         natures = with_natures(xr.Dataset(outputs), dict.fromkeys(outputs, indicator.compute.__name__))
         own = replace(own, outputs={str(output): data for output, data in natures.items()})
         return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
+
+    def calibrated(self, base: tuple[str, str]) -> _Chosen:
+        """Return a standardized index over a base period, of which its attributes tell; others as they are."""
+        if "cal_start" not in self.indicator.parameters:
+            return self
+        ((name, data),) = self.outputs.items()
+        history = str(data.attrs.get("history")).replace("cal_start=None, cal_end=None", "calibration_period")
+        told = data.assign_attrs(calibration_period="-".join(base), history=history)
+        return replace(self, base_period=base, outputs={name: told})
 
     def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
         """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
@@ -676,8 +685,10 @@ def _by_xclim(
     series = _series(ds, chosen)
     lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
     per = _bare_percentiles(chosen, percentiles)
-    others = lat.merge(per)
-    blocks = CellBlocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=others)
+    # Fire weather holds some 20 arrays of all days.
+    makes_daily = any(inputs_of(_needed(one.indicator), one.needs) - _needed(one.indicator) for one in chosen)
+    cells = cells_in_a_block // 2 if makes_daily else cells_in_a_block
+    blocks = CellBlocks.of(series, cells_in_a_block=cells, fixed=True, others=lat.merge(per))
     attrs = {name: ds[name].attrs for name in series} | {str(name): data.attrs for name, data in per.items()}
     task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)

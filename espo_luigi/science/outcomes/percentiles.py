@@ -232,13 +232,8 @@ class Base:
         """
         from xclim.core.bootstrapping import _get_bootstrap_freq
 
-        time = ds["time"].dt
-        doys, dates, years = (
-            time.dayofyear.values.astype(np.int32),
-            time.month.values * 100 + time.day.values,
-            time.year,
-        )
-        years = years.values
+        time, years = ds["time"].dt, ds["time"].dt.year.values
+        doys, dates = time.dayofyear.values.astype(np.int32), time.month.values * 100 + time.day.values
         if period is None or years[-1] < period[0] or period[1] < years[0]:
             return cls(doys, dates)
         first, last = int(np.searchsorted(years, period[0])), int(np.searchsorted(years, period[1], "right"))
@@ -298,7 +293,7 @@ def _year_of(key: Any) -> int:
     return int(key.year) if hasattr(key, "year") else int(key.astype("datetime64[Y]").astype(int)) + 1970
 
 
-def _ends(slices: Iterable[slice], size: int) -> np.ndarray:
+def _ends(slices: Iterable[Any], size: int) -> np.ndarray:
     return np.array([one.indices(size)[:2] for one in slices], np.int64).reshape(-1, 2)
 
 

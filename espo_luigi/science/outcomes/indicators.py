@@ -362,7 +362,7 @@ class _Chosen:
             told = {"base_period": f"{period[0]}-{period[1]}", "bootstrap": "yes" if own.bootstrap else "no"}
             outputs = {key: data.assign_attrs(told) for key, data in outputs.items()}
         natures = with_natures(xr.Dataset(outputs), dict.fromkeys(outputs, indicator.compute.__name__))
-        own = replace(own, outputs={str(output): data for output, data in natures.items()})
+        own = replace(own, outputs=outputs | {str(output): data for output, data in natures.items()})
         return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
 
     def calibrated(self, base: tuple[str, str]) -> _Chosen:

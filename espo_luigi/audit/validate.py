@@ -425,6 +425,8 @@ def _made_again(seen: _Seen, run: RunContext, of: tuple[str, ...], ds: xr.Datase
     days = xr.merge([_open(each.files)[list(each.shares)].isel(cut) for each in own], combine_attrs="drop_conflicts")
     days = with_lacking(days.load(), run.config.derived, run.config.table)
     spans = run.needed("indicators").periods or run.config.custom.stretches
+    # Percentiles are of the base period, which `differences` does not have.
+    ds = ds.drop_vars([name for name, data in ds.items() if "base_period" in data.attrs])
     # Of a whole module, the rule leaves out what is not possible.
     ours = [
         one for one in chosen(run)[ds.attrs["cat:xrfreq"]] if {each["var_name"] for each in one[1].cf_attrs} & {*ds}

@@ -70,6 +70,9 @@ class IndicatorsSection(Section):
         default=(), description="the frequencies of all indicators; by default each has its own"
     )
     periods: SeveralPeriods = Field(default=(), description="the years; by default all")
+    base_period: Period | None = OmitDefault(
+        "the years of percentiles, as of tx90p, and of standardized indices; custom.ref_period by default", None
+    )
     datasets: Annotated[tuple[Dataset, ...], BeforeValidator(_listed)] = Field(
         default=("scenario", "simulation", "reference"),
         description="of what: the product, the regridded simulation before adjustment, the reference",

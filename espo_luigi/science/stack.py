@@ -126,6 +126,17 @@ def unstack_fill_nan(
     return unstacked.assign_coords(grid.assign_coords(known).coords).assign_attrs(ds.attrs)
 
 
+def stacked_as(ds: xr.Dataset, cells: xr.Dataset) -> xr.Dataset:
+    """Return fields on a grid at the cells of stacked data, without coordinates of the cells; lazy.
+
+    Raises `DataError` when a cell is not on the grid, by exact equality of coordinates.
+    """
+    y, x = horizontal_dims(ds)
+    return ds.map(_stack_variable, keep_attrs=True, args=(y, x, places_on(cells, ds))).drop_vars(
+        [y, x], errors="ignore"
+    )
+
+
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:
     """The stacked cells that lie on a part of the grid."""
     y, x = horizontal_dims(part)

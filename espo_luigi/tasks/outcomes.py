@@ -31,6 +31,7 @@ from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons, missing_years
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
+from espo_luigi.science.outcomes.percentiles import Percentile, compute_percentiles
 from espo_luigi.science.outcomes.return_levels import FEWEST_YEARS, return_levels, with_intervals
 from espo_luigi.science.outcomes.trends import trends
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
@@ -46,7 +47,8 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
-_READ = ("indicators.definitions", "indicators.freqs", "custom.ref_period")
+_BASE = ("indicators.base_period", "custom.ref_period")
+_READ = ("indicators.definitions", "indicators.freqs", *_BASE)
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
@@ -98,8 +100,21 @@ def datasets(run: RunContext) -> list[str]:
     return [name for name in run.needed("indicators").datasets if name != "reference"]
 
 
+@functools.lru_cache(maxsize=2)
+def percentiles(run: RunContext) -> list[Percentile]:
+    """Return the percentiles of the base period that the indicators need."""
+    every = chosen(run) if run.config.indicators is not None else {}
+    return science.percentiles_needed(pair for of in every.values() for pair in of)
+
+
+def base_period(run: RunContext) -> tuple[str, str]:
+    """Return the first and the last year of the percentiles' base period."""
+    return run.needed("indicators").base_period or run.config.custom.ref_period
+
+
 FrequencyParameter = functools.partial(WildcardParameter, lambda run: list(chosen(run)))
 DatasetParameter = functools.partial(WildcardParameter, datasets)
+_ReferenceParameter = functools.partial(WildcardParameter, lambda run: ["reference"])
 
 
 def baseline(run: RunContext) -> str:
@@ -120,6 +135,7 @@ def check_outcomes(run: RunContext) -> None:
         table[name] = replace(variable(name, table), units=units)
     for (variables, calendar, years), name in _series(run).items():
         how: Any = {"calendar": calendar, "years": years, "if_possible": _loaded(run)[1]}
+        how["base_period"] = base_period(run)
         for freq, indicators in chosen(run).items():
             try:
                 left_out = science.checked(indicators, sorted(variables), table, [freq], **how)
@@ -144,9 +160,27 @@ def check_outcomes(run: RunContext) -> None:
             "For southern ones, set half a year later, and `freq`: mid_date: 01-01, freq: YS-JUL.",
             *(south, "; ".join(dated)),
         )
+    _check_base(run)
     _check_horizons(run)
+    _check_statistics(run)
     if config.warming_levels:
         _check_levels(run)
+
+
+def _check_base(run: RunContext) -> None:
+    """Raise an error unless all data have the base period, and the indicators' years all of it or none."""
+    section, custom = run.needed("indicators"), run.config.custom
+    if not percentiles(run):
+        return
+    base = _years(base_period(run))
+    told = f"`indicators.base_period`: got {base[0]}-{base[1]}, but"
+    for name in section.datasets:
+        spans = [custom.ref_period] if name == "reference" else custom.stretches
+        if not any(int(first) <= base[0] <= base[1] <= int(last) for first, last in spans):
+            raise ConfigurationError(f"{told} the {name} has {' and '.join('-'.join(span) for span in spans)}.")
+    for first, last in section.periods:
+        if int(first) <= base[1] and base[0] <= int(last) and not int(first) <= base[0] <= base[1] <= int(last):
+            raise ConfigurationError(f"{told} `indicators.periods` has a part of it only, {first}-{last}.")
 
 
 def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
@@ -187,22 +221,26 @@ def _check_horizons(run: RunContext) -> None:
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
     if any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of):
-        ends.append(("custom.ref_period", _years(config.custom.ref_period), spans))
+        ends.append(("indicators.base_period", _years(base_period(run)), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
-    sample, key = _sample(run), "aggregate.climatological_op"
+
+
+def _check_statistics(run: RunContext) -> None:
+    """Raise an error if a statistic or change over years is not possible: zeros are tried."""
+    aggregate, sample, key = run.config.aggregate, _sample(run), "aggregate.climatological_op"
     try:
         made = _climatology(run, sample, _horizons(run))
         key = "aggregate.compute_deltas"
-        if deltas:
+        if deltas := aggregate.compute_deltas:
             delta(made, baseline(run), kind=deltas.kind, least=deltas.least)
         key = "aggregate.trends"
-        if config.aggregate.trends:
+        if aggregate.trends:
             trends(sample, **_arguments(run, "trends"))
         key = "aggregate.return_levels"
-        if levels := config.aggregate.return_levels:
+        if levels := aggregate.return_levels:
             if strange := sorted({*levels.indicators} - {*map(str, sample)}):
                 raise ConfigurationError(f"got {', '.join(strange)}, expected of {', '.join(map(str, sample))}.")
             made = return_levels(sample[[*levels.indicators]], **_arguments(run, "return_levels"), resamples=0)
@@ -331,10 +369,9 @@ def levels_in_words(absent: Mapping[float, str]) -> str:
     return "; ".join(f"{', '.join(of)}: {why}" for why, of in levels.items())
 
 
-class OutcomeTask(EspoTask):
-    """A rule after the product, of a frequency."""
+class OfProducts(EspoTask):
+    """A rule after the product."""
 
-    freq = FrequencyParameter()
     resources_default = _SMALL
     # The level of processing in the catalogue.
     makes: ClassVar[str] = ""
@@ -356,7 +393,10 @@ class OutcomeTask(EspoTask):
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
-        attrs = {"cat:processing_level": "_".join(filter(None, (what, dataset))), "cat:xrfreq": str(self.freq)}
+        attrs = {
+            "cat:processing_level": "_".join(filter(None, (what, dataset))),
+            "cat:xrfreq": str(getattr(self, "freq", "fx")),
+        }
         final = {dim: size for dim, size in self.context.config.custom.final_chunks.items() if dim in made.sizes}
         cells = {dim: size if size > 0 else made.sizes[dim] for dim, size in final.items() if dim != "time"}
         largest = max(data.nbytes for data in made.values()) * math.prod(cells[dim] / made.sizes[dim] for dim in cells)
@@ -366,24 +406,44 @@ class OutcomeTask(EspoTask):
         cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
         return cut.drop_attrs(deep=False).assign_attrs({**kept, **attrs})
 
-    def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
-        """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
-        config, section, whole = self.context.config, self.context.needed("indicators"), []
+    def percentiles(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
+        """Return percentiles of the base period, of maps, or of the stacked cells of pieces, on their whole grid."""
+        config, base, whole = self.context.config, _years(base_period(self.context)), []
         for part in parts:
-            daily = _in_blocks(part[[name for name, data in part.data_vars.items() if "time" in data.dims]])
-            daily = with_lacking(daily, config.derived, config.table)
-            years = section.periods if hasattr(self, "sim_id") else []
-            days = join([whole_years(daily, *period) for period in years], "time") if years else daily
-            of, if_possible = chosen(self.context)[self.freq], _loaded(self.context)[1]
-            how: Any = {"if_possible": if_possible, "base_period": config.custom.ref_period}
-            made = science.compute_indicators(days, of, freqs=[self.freq], **how)
-            whole.append(made[self.freq])
+            days = with_lacking(_in_blocks(_daily(whole_years(part, *base)), whole=True), config.derived, config.table)
+            whole.append(compute_percentiles(days, percentiles(self.context), base))
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 
-def _in_blocks(daily: xr.Dataset) -> xr.Dataset:
+class OutcomeTask(OfProducts):
+    """A rule after the product, of a frequency."""
+
+    freq = FrequencyParameter()
+
+    def indicators(
+        self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], of_base: Sequence[xr.Dataset]
+    ) -> xr.Dataset:
+        """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
+        config, section, whole = self.context.config, self.context.needed("indicators"), []
+        how: Any = {"freqs": [self.freq], "if_possible": _loaded(self.context)[1]}
+        how["base_period"] = base_period(self.context)
+        for part in parts:
+            daily = with_lacking(_in_blocks(_daily(part)), config.derived, config.table)
+            years = section.periods if hasattr(self, "sim_id") else []
+            days = join([whole_years(daily, *period) for period in years], "time") if years else daily
+            per = (stack.stacked_as(of_base[0], part) if grids else of_base[0]) if of_base else None
+            of = chosen(self.context)[self.freq]
+            whole.append(science.compute_indicators(days, of, percentiles=per, **how)[self.freq])
+        return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
+
+
+def _daily(part: xr.Dataset) -> xr.Dataset:
+    return part[[name for name, data in part.data_vars.items() if "time" in data.dims]]
+
+
+def _in_blocks(daily: xr.Dataset, *, whole: bool = False) -> xr.Dataset:
     """Return daily data cut into blocks of some chunks of the store: maps of four years, or whole series."""
-    are_series = stack.STACKED_DIM in daily.dims
+    are_series = whole or stack.STACKED_DIM in daily.dims
     times = -1 if are_series else four_years(daily)
     with dask.config.set({"array.chunk-size": (1 + are_series) * _BLOCK_BYTES}):
         return daily.chunk({dim: times if dim == "time" else "auto" for dim in daily.dims}).unify_chunks()
@@ -402,6 +462,49 @@ def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks
     return stack.unstack_fill_nan(join(cells, stack.STACKED_DIM, what="The slices"), bare[0], {**chunks, "time": -1})
 
 
+class Percentiles(OfProducts):
+    """Rule `percentiles`, new against ESPO-G: of a base period, of a scenario or of its regridded simulation."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
+    in_final = final_archives(
+        lambda task: task.context.config.published,
+        sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
+    )
+    in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
+    in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
+    uncut = ("in_final", "in_pieces")
+    reads = ("indicators.definitions", *_BASE)
+    out_percentiles = kept(_PLACE.replace("{freq}", "fx") + "percentiles.zarr")
+    makes = "percentiles"
+
+    @property
+    def pieces(self) -> list[str]:
+        """The pieces of the regridded simulation; none for the scenario."""
+        return every_piece(self) if self.dataset == "simulation" else []
+
+    def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute all percentiles that indicators of any frequency need."""
+        return self.percentiles(pieces or [finalize.merge_products(final)], grids)
+
+
+class ReferencePercentiles(OfProducts):
+    """Rule `reference_percentiles`, new against ESPO-G: percentiles of the reference's base period."""
+
+    dataset = _ReferenceParameter()
+    resources_default = Percentiles.resources_default
+    in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    uncut = ("in_pieces",)
+    reads = (*Percentiles.reads, partition.NAMES_KEY)
+    out_percentiles = kept(_OF_REFERENCE.replace("{freq}", "fx") + "percentiles.zarr")
+    makes = "percentiles"
+
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute all percentiles that indicators of any frequency need."""
+        return self.percentiles(pieces, grids)
+
+
 class Indicators(OutcomeTask):
     """Rule `indicators`, new against ESPO-G: climate indicators of a scenario, or of its regridded simulation."""
 
@@ -413,6 +516,9 @@ class Indicators(OutcomeTask):
     )
     in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
+    in_percentiles = upstream(
+        Percentiles, "out_percentiles", sim_id=lambda task: [task.sim_id] if percentiles(task.context) else []
+    )
     uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
@@ -424,9 +530,11 @@ class Indicators(OutcomeTask):
         """The pieces of the regridded simulation; none for the scenario."""
         return every_piece(self) if self.dataset == "simulation" else []
 
-    def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(
+        self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset], percentiles: list[xr.Dataset]
+    ) -> xr.Dataset:
         """Compute the indicators of this frequency."""
-        return self.indicators(pieces or [finalize.merge_products(final)], grids)
+        return self.indicators(pieces or [finalize.merge_products(final)], grids, percentiles)
 
 
 class ReferenceIndicators(OutcomeTask):
@@ -435,14 +543,17 @@ class ReferenceIndicators(OutcomeTask):
     resources_default = Indicators.resources_default
     in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_percentiles = upstream(
+        ReferencePercentiles, "out_percentiles", dataset=lambda task: ["reference"] if percentiles(task.context) else []
+    )
     uncut = ("in_pieces",)
     reads = (*_READ, partition.NAMES_KEY)
     out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
     makes = "indicators"
 
-    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset], percentiles: list[xr.Dataset]) -> xr.Dataset:
         """Compute the indicators of this frequency, of all years of the reference."""
-        return self.indicators(pieces, grids)
+        return self.indicators(pieces, grids, percentiles)
 
 
 class Climatology(OutcomeTask):

@@ -23,6 +23,7 @@ from shapely.geometry import box, mapping
 from small_demo import LAND
 from test_production_shape import of_source
 from xclim import atmos
+from xclim.core.calendar import percentile_doy
 
 import espo_luigi
 from espo_luigi import store, tasks
@@ -570,12 +571,12 @@ def test_of_a_whole_module_what_is_not_possible_is_left_out_and_named_once(
     some = [pair for pair in load_indicators("icclim") if pair[0] in ("TX", "RX5day", "TX90p", "TN90p", "SD", "HI")]
     monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: some)
     made(tmp_path, configured, indicators={"module": "icclim"}, aggregate=LATER | OP)
-    assert [name for name, _ in chosen(context())["YS-JAN"]] == ["TX", "RX5day"]
+    assert [name for name, _ in chosen(context())["YS-JAN"]] == ["TX", "TX90p", "TN90p", "RX5day"]
     plan = render_plan(plan_of((), Selection()))
     check_outcomes(context())
     told = [record.getMessage() for record in caplog.records if "choice of all of icclim" in record.getMessage()]
-    assert len(told) == 1 and "TX90p: it needs percentiles" in told[0] and "- SD: it needs snd" in told[0]
-    assert "TX90p, TN90p, HI, and 1 more" in plan
+    assert len(told) == 1 and "TX90p" not in told[0] and "- SD: it needs snd" in told[0]
+    assert "HI" in plan and "TX90p" not in plan
 
 
 def test_dates_of_northern_summers_are_told_where_the_domain_reaches_to_the_south(
@@ -621,7 +622,7 @@ def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, con
     assert "it needs tas;" in context().indicators_left_out["gsl"]
     check_outcomes(context())
     assert context().indicators_left_out.keys() == {"gsl"}
-    with pytest.raises(ConfigurationError, match=r"`custom.ref_period`: got 1991-2020, expected years within"):
+    with pytest.raises(ConfigurationError, match=r"`indicators.base_period`: got 1991-2020, expected years within"):
         made(tmp_path, configured, indicators={"module": "drought", "periods": [[2001, 2030]]}, aggregate={})
         check_outcomes(context())
     with pytest.raises(ConfigurationError, match=r"`indicators.freqs`: YS-JAN without an indicator of the "):
@@ -873,3 +874,61 @@ def test_another_content_of_a_file_of_a_shapefile_makes_regions_stale(tmp_path: 
         made(tmp_path, configured, spatial_mean={"regions": {"a": {"method": "shape", "shape": "bays.shp"}}})
         was.append(fingerprint(context().config, "spatial_mean"))
     assert len(set(was)) == 4 and was[-1] == was[-2]  # what is not read does not count
+
+
+WITH_PERCENTILES = {
+    "realm": "atmos",
+    "indicators": {
+        "tx90p": {"base": "tx90p"},
+        "tn10p": {"base": "tn10p", "parameters": {"freq": "QS-DEC"}},
+        "r95": {"base": "days_over_precip_thresh", "parameters": {"pr_per": {"description": "95th percentile"}}},
+    },
+}
+
+
+def test_percentiles_of_the_base_are_kept_for_all_frequencies_and_stale_with_it(
+    tmp_path: Path, configured: Configure
+) -> None:
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(WITH_PERCENTILES))
+    section = {"module": "own.yml", "base_period": ["1995", "2004"]}
+    made(tmp_path, configured, indicators=section, aggregate={})
+    publish_inputs()
+    names = {"sim_id": NOLEAP, "dataset": "scenario"}
+    of = tasks.Percentiles(**names)
+    for freq in ("YS-JAN", "QS-DEC"):
+        assert of in tasks.Indicators(**names, freq=freq).requires()
+    raw = tasks.Indicators(sim_id=NOLEAP, dataset="simulation", freq="YS-JAN")
+    annual = tasks.Indicators(**names, freq="YS-JAN"), raw, tasks.ReferenceIndicators(freq="YS-JAN")
+    work(annual)
+    kept = store.open_store(of.out_percentiles().path)
+    assert kept["tasmax_p90"].sizes == {"dayofyear": 365, "lat": 12, "lon": 10}
+    assert (kept.attrs["cat:processing_level"], kept.attrs["cat:xrfreq"]) == ("percentiles", "fx")
+    ours, of_raw, of_reference = (store.open_store(task.out_indicators().path).load() for task in annual)
+    xr.testing.assert_allclose(ours, of_raw)
+    for made_of, daily in ((ours, days("noleap", 0.5)), (of_reference, days("standard", 0.0, 2020))):
+        cell = daily["tasmax"].isel(lat=[5], lon=[5]).assign_attrs(TASMAX)
+        per = percentile_doy(cell.sel(time=slice("1995", "2004")), per=90).sel(percentiles=90)
+        expected = atmos.tx90p(cell, per, bootstrap=True)
+        np.testing.assert_allclose(made_of["tx90p"].isel(lat=[5], lon=[5]), expected.transpose("time", ...))
+        assert made_of["tx90p"].attrs["base_period"] == "1995-2004"
+    assert of.complete() and not of.stale()
+    made(tmp_path, configured, indicators={**section, "base_period": ["1995", "2005"]}, aggregate={})
+    for task in (tasks.Percentiles(**names), tasks.ReferencePercentiles(dataset="reference"), *annual):
+        assert any("indicators.base_period" in key for key in type(task)(**task.param_kwargs).stale())
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"base_period": ["1961", "1990"]}, "`indicators.base_period`: got 1961-1990, but the scenario has 1991-2030"),
+        ({"base_period": ["2001", "2030"]}, "got 2001-2030, but the reference has 1991-"),
+        ({"periods": [["2001", "2030"]], "base_period": ["1995", "2004"]}, "has a part of it only, 2001-2030"),
+    ],
+)
+def test_a_base_period_outside_of_the_data_is_refused(
+    section: dict[str, Any], told: str, tmp_path: Path, configured: Configure
+) -> None:
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(WITH_PERCENTILES))
+    made(tmp_path, configured, indicators={"module": "own.yml", **section}, aggregate={})
+    with pytest.raises(ConfigurationError, match=told):
+        check_outcomes(context())

@@ -173,7 +173,7 @@ indicators:
     text = str(raised.value)
     assert "has 4 problems" in text
     assert "indicator snow: it needs snw" in text
-    assert "base period (tasmax_per)" in text
+    assert "indicator hot: it needs percentiles of a base period" in text
     assert "indicator swe: " in text
     assert "indicator daily: it has no frequency" in text
     assert "good" not in text

@@ -158,7 +158,7 @@ def flag_ours(variable: str, series: Series, adjusted: np.ndarray) -> float:
         how: dict[str, Any] = {"period": [f"{REFERENCE_FIRST_YEAR}", "2020"], "kind": KINDS[variable], "signal": 1.0}
 
         def of_adjusted() -> xr.Dataset:
-            return xr.Dataset(quality.of_adjusted(da, raw, marks, wet=ADAPT[variable], **how)).persist()
+            return xr.Dataset(quality.of_adjusted(da, raw, marks, wet=ADAPT.get(variable), **how)).persist()
 
         maps = scenario.assign(of_adjusted().compute()).transpose("time", ...)
         maps = maps.map(lambda data: data.copy(data=np.ascontiguousarray(data)))

@@ -379,7 +379,9 @@ def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> tuple[
         if along == "time":
             frame["season"] = [of_months[when.month - 1] for when in frame["time"]]
             frame["time"] = frame["time"].map("{:%Y-%m-%d}".format)
-        frame["statistic"] = ["_".join(filter(None, (name[len(base) + 1 :], *row))) for row in labels]
+        # Of return levels, there are both in the table.
+        change = "delta" if RETURN_PERIOD in ds.dims and "delta_kind" in data.attrs else ""
+        frame["statistic"] = ["_".join(filter(None, (change, name[len(base) + 1 :], *row))) for row in labels]
         frame["value"] = ["" if np.isnan(value) else f"{value:.4g}" for value in frame["value"]]
         frame["indicator"], frame["long_name"] = base.partition("_clim_")[0], ds[base].attrs.get("long_name", "")
         frame["unit"], frame["experiment"] = data.attrs.get("units", ""), experiment

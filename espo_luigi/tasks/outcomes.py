@@ -255,10 +255,6 @@ def _climatology(run: RunContext, ds: xr.Dataset, periods: Any = None) -> xr.Dat
     return climatology(on_standard_year(ds), **asked, periods=periods)
 
 
-def _missing_years(run: RunContext, ds: xr.Dataset) -> dict[str, str]:
-    return {"missing_years": missing_years(ds, run.config.aggregate.climatological_op.season_year)}
-
-
 def _sample(run: RunContext) -> xr.Dataset:
     """Return zeros for the years of the indicators, with the names and units that these will have."""
     years = [year for first, last in _spans(run) for year in range(first, last + 1)]
@@ -294,7 +290,7 @@ def _arguments(run: RunContext, product: str, sim_id: str | None = None) -> dict
 
 def _by_period(function: Callable[..., xr.Dataset], indicators: xr.Dataset, given: dict[str, Any]) -> xr.Dataset:
     """Return trends or return levels; periods that the data lack are NaN."""
-    years, wanted = {*indicators["time"].dt.year.values}, given["periods"]
+    years, wanted = {*indicators["time"].dt.year.values}, given["periods"] or ()
     there = [ends for ends in wanted if years >= {*range(int(ends[0]), int(ends[1]) + 1)}]
     made = function(indicators, **given | {"periods": there})
     return made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}) if wanted else made
@@ -408,10 +404,10 @@ class OfProducts(EspoTask):
 
     def percentiles(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Return percentiles of the base period, of maps, or of the stacked cells of pieces, on their whole grid."""
-        config, base, whole = self.context.config, _years(base_period(self.context)), []
-        for part in parts:
-            days = with_lacking(_in_blocks(_daily(whole_years(part, *base)), whole=True), config.derived, config.table)
-            whole.append(compute_percentiles(days, percentiles(self.context), base))
+        config, base = self.context.config, _years(base_period(self.context))
+        days = (_in_blocks(_daily(whole_years(part, *base)), whole=True) for part in parts)
+        made = (with_lacking(part, config.derived, config.table) for part in days)
+        whole = [compute_percentiles(part, percentiles(self.context), base) for part in made]
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 
@@ -462,8 +458,8 @@ def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks
     return stack.unstack_fill_nan(join(cells, stack.STACKED_DIM, what="The slices"), bare[0], {**chunks, "time": -1})
 
 
-class Percentiles(OfProducts):
-    """Rule `percentiles`, new against ESPO-G: of a base period, of a scenario or of its regridded simulation."""
+class _OfDays(OfProducts):
+    """A rule that reads the days of a scenario, or of its regridded simulation."""
 
     dataset, sim_id = DatasetParameter(), SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
@@ -474,28 +470,38 @@ class Percentiles(OfProducts):
     in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
-    reads = ("indicators.definitions", *_BASE)
-    out_percentiles = kept(_PLACE.replace("{freq}", "fx") + "percentiles.zarr")
-    makes = "percentiles"
 
     @property
     def pieces(self) -> list[str]:
         """The pieces of the regridded simulation; none for the scenario."""
         return every_piece(self) if self.dataset == "simulation" else []
 
+
+class _OfReference(OfProducts):
+    """A rule that reads the days of the reference."""
+
+    resources_default = _OfDays.resources_default
+    in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    uncut = ("in_pieces",)
+
+
+class Percentiles(_OfDays):
+    """Rule `percentiles`, new against ESPO-G: of a base period, for indicators of all frequencies."""
+
+    reads = ("indicators.definitions", *_BASE)
+    out_percentiles = kept(_PLACE.replace("{freq}", "fx") + "percentiles.zarr")
+    makes = "percentiles"
+
     def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Compute all percentiles that indicators of any frequency need."""
         return self.percentiles(pieces or [finalize.merge_products(final)], grids)
 
 
-class ReferencePercentiles(OfProducts):
+class ReferencePercentiles(_OfReference):
     """Rule `reference_percentiles`, new against ESPO-G: percentiles of the reference's base period."""
 
     dataset = _ReferenceParameter()
-    resources_default = Percentiles.resources_default
-    in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
-    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
-    uncut = ("in_pieces",)
     reads = (*Percentiles.reads, partition.NAMES_KEY)
     out_percentiles = kept(_OF_REFERENCE.replace("{freq}", "fx") + "percentiles.zarr")
     makes = "percentiles"
@@ -505,30 +511,16 @@ class ReferencePercentiles(OfProducts):
         return self.percentiles(pieces, grids)
 
 
-class Indicators(OutcomeTask):
+class Indicators(_OfDays, OutcomeTask):
     """Rule `indicators`, new against ESPO-G: climate indicators of a scenario, or of its regridded simulation."""
 
-    dataset, sim_id = DatasetParameter(), SimulationParameter()
-    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
-    in_final = final_archives(
-        lambda task: task.context.config.published,
-        sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
-    )
-    in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
-    in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     in_percentiles = upstream(
         Percentiles, "out_percentiles", sim_id=lambda task: [task.sim_id] if percentiles(task.context) else []
     )
-    uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
     out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
     makes = "indicators"
-
-    @property
-    def pieces(self) -> list[str]:
-        """The pieces of the regridded simulation; none for the scenario."""
-        return every_piece(self) if self.dataset == "simulation" else []
 
     def compute(
         self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset], percentiles: list[xr.Dataset]
@@ -537,16 +529,12 @@ class Indicators(OutcomeTask):
         return self.indicators(pieces or [finalize.merge_products(final)], grids, percentiles)
 
 
-class ReferenceIndicators(OutcomeTask):
+class ReferenceIndicators(_OfReference, OutcomeTask):
     """Rule `reference_indicators`, new against ESPO-G: climate indicators of the reference."""
 
-    resources_default = Indicators.resources_default
-    in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
-    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     in_percentiles = upstream(
         ReferencePercentiles, "out_percentiles", dataset=lambda task: ["reference"] if percentiles(task.context) else []
     )
-    uncut = ("in_pieces",)
     reads = (*_READ, partition.NAMES_KEY)
     out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
     makes = "indicators"
@@ -567,25 +555,19 @@ class Climatology(OutcomeTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
-        wanted = _horizons(self.context)
-        years = {*indicators["time"].dt.year.values}
-        there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
-        made = _climatology(self.context, indicators, there).assign_attrs(_missing_years(self.context, indicators))
-        return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
+        asked = self.context.config.aggregate.climatological_op
+        given = asked.arguments("window", "stride", "periods", "rename_variables")
+        given["periods"] = _horizons(self.context) if self.sim_id else None
+        made = _by_period(climatology, on_standard_year(indicators), given)
+        return self.described(made.assign_attrs(missing_years=missing_years(indicators, asked.season_year)))
 
 
-class ReferenceClimatology(OutcomeTask):
-    """Rule `reference_climatology`, new against ESPO-G: the reference's indicators over its years."""
+class ReferenceClimatology(Climatology):
+    """Rule `reference_climatology`, new against ESPO-G: the reference's indicators over its years, the only horizon."""
 
+    dataset, sim_id = "reference", ""
     in_indicators = upstream(ReferenceIndicators, "out_indicators")
-    reads = ("aggregate.climatological_op",)
     out_climatology = kept(_OF_REFERENCE + "climatology.zarr")
-    makes = "climatology"
-
-    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
-        """Compute the only horizon."""
-        made = _climatology(self.context, indicators).assign_attrs(_missing_years(self.context, indicators))
-        return self.described(made)
 
 
 class DeltaTask(OutcomeTask):

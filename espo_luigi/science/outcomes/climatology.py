@@ -16,6 +16,7 @@ from espo_luigi.science.outcomes.natures import rules_of
 from espo_luigi.science.periods import each_period
 
 HORIZON, LEVEL, MEMBER = "horizon", "warming_level", "realization"
+Periods = Sequence[str | int] | Sequence[Sequence[str | int]]
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
 # Of indicators that some years leave undefined, as of normals by the WMO (No. 1203).
 _SHARE = 0.8
@@ -30,7 +31,7 @@ def climatology(
     op: str | Mapping[str, Mapping[str, float]] = "mean",
     window: int | None = None,
     stride: int = 1,
-    periods: Sequence[str | int] | Sequence[Sequence[str | int]] | None = None,
+    periods: Periods | None = None,
     min_periods: int | float | None = None,
     season_year: SeasonYear = "january",
 ) -> xr.Dataset:
@@ -77,14 +78,7 @@ def climatology(
     for data in ds.values():
         natures.check_allowed(data, "operations", name if name in OPERATIONS else "percentiles")
     yearly = by_year(ds, season_year)
-    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
-    own = years[0], years[-1]
-    ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
-    for first, last in ranges:
-        if (lacking := sorted({*range(first, last + 1)} - {*years})) or first > last:
-            told = f"which have the years {own[0]}-{own[1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
-            raise DataError(f"the period {first}-{last} is not in the data, {told}.")
-    windows = horizons(ranges, window, stride)
+    windows = horizons(periods_of(ds, yearly, periods), window, stride)
     length = windows[0][1] - windows[0][0] + 1
     needed = {str(one): least_years(min_periods, length, freq, data) for one, data in yearly.items()}
     parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, needed) for ends in windows]
@@ -127,12 +121,29 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
     return [(at, at + length - 1) for at in begins]
 
 
+def periods_of(ds: xr.Dataset, yearly: xr.Dataset, periods: Periods | None = None) -> list[tuple[int, int]]:
+    """Return the first and last years of periods, by default all years of (time, ...) that are in its `by_year`, too.
+
+    Raises `DataError` if a period has other years.
+    """
+    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
+    if not periods:
+        return [(years[0], years[-1])]
+    found = [(int(str(first)), int(str(last))) for first, last in each_period(periods)]
+    for first, last in found:
+        if (lacking := sorted({*range(first, last + 1)} - {*years})) or first > last:
+            told = f"which have the years {years[0]}-{years[-1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
+            raise DataError(f"the period {first}-{last} is not in the data, {told}.")
+    return found
+
+
 def missing_years(ds: xr.Dataset, season_year: SeasonYear = "january") -> str:
     """Return the years, with seasons or months, in which no cell has an indicator, such as "tx_max: 1998 DJF".
 
     Computes. Years are those from the first to the last of the series.
     """
     yearly = by_year(ds, season_year)
+    yearly = yearly.sel(year=slice(*periods_of(ds, yearly)[0]))
     cells = [dim for dim in yearly.dims if dim not in ("year", "season", "month")]
     known = yearly.notnull().any(cells).compute()
     found = {}

@@ -97,8 +97,7 @@ def _baseline(ds: xr.Dataset, baseline: str | xr.Dataset) -> tuple[xr.Dataset, s
     horizons = [str(one) for one in source[HORIZON].values.ravel()] if HORIZON in source.coords else []
     if isinstance(baseline, str) and baseline not in horizons:
         raise DataError(
-            f"the baseline {baseline} is none of the horizons of `climatological_op.periods` and `window`, which are "
-            f"{', '.join(horizons)}; add it there."
+            f"the baseline {baseline} is none of the horizons, which are {', '.join(horizons)}; add it to the periods."
         )
     if not isinstance(baseline, str) and len(horizons) != 1:
         raise DataError(f"the baseline has the horizons {', '.join(horizons) or 'none'}; expected one.")

@@ -361,7 +361,9 @@ class _Chosen:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         if period:
             told = {"base_period": f"{period[0]}-{period[1]}", "bootstrap": "yes" if own.bootstrap else "no"}
-            outputs = {key: data.assign_attrs(told) for key, data in outputs.items()}
+            for data in outputs.values():
+                data.attrs.pop("climatology_bounds", None)  # of the sample, where xclim makes them again
+                data.attrs |= told
         own = replace(own, outputs=outputs)
         return own if needed - {*own.needs} else replace(own, kernel=own._proven_kernel(sample))
 
@@ -738,7 +740,7 @@ def _with_a_year_outside(ds: xr.Dataset, one: _Chosen) -> tuple[xr.Dataset, bool
         return ds, False
     if one.period[0] <= years[0] and years[-1] <= one.period[1]:
         axis = TimeAxis.of(ds)
-        days = np.arange(axis.days[0], axis.days[-1] + axis.days_in_longest_year + 1)
+        days = np.arange(axis.days[0], axis.number(f"{years[-1] + 2:04}-01-01"))
         return ds.reindex(time=TimeAxis(axis.calendar, days).index), True
     return ds, True
 

@@ -1,21 +1,5 @@
 """What an indicator is: the table of natures, which decides what may be done with each quantity.
 
-| nature | of what | over years | changes |
-|---|---|---|---|
-| day of the year | dates | no sum; circular | + |
-| days between dates | changes and spreads of dates, and the lag from a date to another | no sum | + |
-| count, amount, degree days | what adds up over days | all | all |
-| rate | means per time: mm/d, m/s | no sum | all |
-| temperature | values, extreme ones among them | no sum | + |
-| difference | ranges, spreads and changes of temperatures | no sum | all |
-| standard deviation | of days | no sum; the mean is that of variances | all |
-| ratio | quotients by what may be 0: intensities of wet days, fractions of amounts | no sum | all |
-| share | percentages of days | no sum | all |
-| extreme | longest, highest, lowest, but temperatures | no sum | all |
-| index | without unit, its zero is arbitrary: SPI | no sum | + |
-| value | all else: snow depth, humidity | no sum | all |
-| years | the number of years with a value | none | none, and no ensembles |
-
 Counts, amounts and degree days are scaled to a year of 365 days, and dates placed in it. An indicator declares its
 nature by the attribute `nature`, in xclim's format `cf_attrs: {nature: degree days}`.
 """

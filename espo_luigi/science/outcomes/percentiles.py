@@ -195,15 +195,15 @@ def _block(block: xr.Dataset, task: tuple[Sequence[Percentile], TimeAxis, Mappin
 
 
 def _pools(doys: np.ndarray) -> np.ndarray:
-    """Return the places of the days around each day of the year (day of the year, days), -1 for none.
+    """Return the places of the days around each day of the year (day of the year, days), ascending; some are outside.
 
     The 366th is left out, as in `percentile_doy`.
     """
     last = min(int(doys.max()), 365)
-    found = np.full((last, int(np.bincount(doys)[1 : last + 1].max()) * WINDOW), -1, np.int32)
+    found = np.full((last, int(np.bincount(doys)[1 : last + 1].max()) * WINDOW), doys.size, np.int32)
     for doy, pool in enumerate(found, 1):
         places = np.flatnonzero(doys == doy)[:, None] + np.arange(-(WINDOW // 2), WINDOW // 2 + 1)
-        pool[: places.size] = np.where((places >= 0) & (places < doys.size), places, -1).ravel()
+        pool[: places.size] = places.ravel()
     return found
 
 
@@ -241,10 +241,10 @@ class Base:
         days = xr.DataArray(np.arange(years.size), {"time": ds["time"].variable}, ("time",))
         groups = days.isel(time=slice(first, last)).resample(time=_get_bootstrap_freq(freq)).groups
         every = days.resample(time=_get_bootstrap_freq(freq)).groups
-        keys = [key for key in groups if _year_of(key) in range(period[0], period[1] + 1)]
-        own = np.array([list(groups).index(key) for key in keys])
+        begins = xr.DataArray(list(groups), dims="time").dt.year.values
+        own = np.flatnonzero((period[0] <= begins) & (begins <= period[1]))
         return cls(
-            doys, dates, first, last, _ends([every[key] for key in keys], years.size), own,
+            doys, dates, first, last, _ends([every[key] for key in np.array([*groups])[own]], years.size), own,
             _ends(groups.values(), last - first) + first,
         )  # fmt: skip
 
@@ -287,10 +287,6 @@ class Base:
                     source = np.insert(source, np.flatnonzero(is_leap[begin:end]), -1)
                 row[:size] = source[:size]
         return found
-
-
-def _year_of(key: Any) -> int:
-    return int(key.year) if hasattr(key, "year") else int(key.astype("datetime64[Y]").astype(int)) + 1970
 
 
 def _ends(slices: Iterable[Any], size: int) -> np.ndarray:
@@ -344,24 +340,7 @@ def share_beyond(op: str, thresh: float, relative: bool, arrays: Sequence[Any], 
 def precipitation_over_percentile(
     pr: xr.DataArray, pr_per: xr.DataArray, thresh: Quantified = "1 mm/day", freq: str = "YS"
 ) -> xr.DataArray:
-    """Return the amount of precipitation on wet days above a percentile: ETCCDI's R95p, as a function of xclim's.
-
-    Parameters
-    ----------
-    pr : xarray.DataArray
-        Mean daily precipitation flux.
-    pr_per : xarray.DataArray
-        Percentile of precipitation of wet days.
-    thresh : Quantified
-        Precipitation from which a day is wet.
-    freq : str
-        Resampling frequency.
-
-    Returns
-    -------
-    xarray.DataArray, [length]
-        The amount.
-    """
+    """Return the amount of precipitation on wet days above a percentile of wet days: ETCCDI's R95p, for xclim."""
     from xclim.core.calendar import resample_doy
     from xclim.core.units import convert_units_to, rate2amount
 
@@ -382,13 +361,7 @@ def _compiled(function: Any) -> Any:
 
 @_compiled
 def _is_beyond(value, limit, op):  # type: ignore[no-untyped-def]
-    if op == 0:
-        return value > limit
-    if op == 1:
-        return value >= limit
-    if op == 2:
-        return value < limit
-    return value <= limit
+    return (value > limit if op < 2 else value < limit) or (op % 2 == 1 and value == limit)
 
 
 @_compiled
@@ -424,7 +397,7 @@ def _sorted_pool(series, pool, out):  # type: ignore[no-untyped-def]
     """Sort the values of a pool's days, and return their number."""
     size = 0
     for day in pool:
-        if day >= 0 and not np.isnan(series[day]):
+        if 0 <= day < series.size and not np.isnan(series[day]):
             out[size] = series[day]
             size += 1
     out[:size].sort()
@@ -500,7 +473,11 @@ def _bootstrap(  # type: ignore[no-untyped-def]  # noqa: C901
 ):
     """Set the periods in `years` to the mean days beyond percentiles with each other year in place of their own."""
     (below, above, distance, width), others = at, substitutes.shape[1]
-    replaced, most = _replaced(pools, own)
+    replaced = np.empty((len(own), len(pools), 2), np.int64)
+    for pool in range(len(pools)):
+        for year in range(len(own)):
+            replaced[year, pool] = np.searchsorted(pools[pool], own[year])
+    most = (replaced[..., 1] - replaced[..., 0]).max()
     pooled, sizes = np.empty(pools.shape, values.dtype), np.empty(len(pools), np.int64)
     limits, known = np.empty((len(pools), others)), np.empty(len(pools), np.int64)
     kept = np.empty(pools.shape[1], values.dtype)
@@ -522,7 +499,7 @@ def _bootstrap(  # type: ignore[no-untyped-def]  # noqa: C901
                 value, doy = values[day, cell], doys[day] - 1
                 low, high = np.inf, -np.inf
                 for pool in (below[doy], above[doy]):
-                    number, size = replaced[year, pool, 0], sizes[pool]
+                    number, size = replaced[year, pool, 1] - replaced[year, pool, 0], sizes[pool]
                     spare = number if can_differ else 0
                     rank = int(np.floor(_place(size - spare, positions))) - number
                     low = min(low, pooled[pool, rank]) if 0 <= rank < size else -np.inf
@@ -536,15 +513,16 @@ def _bootstrap(  # type: ignore[no-untyped-def]  # noqa: C901
                 for pool in (below[doy], above[doy]):
                     if known[pool] != year:
                         known[pool] = year
+                        days = pools[pool, replaced[year, pool, 0] : replaced[year, pool, 1]]
                         number = 0
-                        for day_of_pool in replaced[year, pool, 1 : replaced[year, pool, 0] + 1]:
+                        for day_of_pool in days:
                             if not np.isnan(series[day_of_pool]):
                                 _insert(series[day_of_pool], removed, number)
                                 number += 1
                         size = _without(pooled[pool], sizes[pool], removed, number, kept)
                         for other in range(others):
                             number = 0
-                            for day_of_pool in replaced[year, pool, 1 : replaced[year, pool, 0] + 1]:
+                            for day_of_pool in days:
                                 substitute = substitutes[year, other, day_of_pool - own[year, 0]]
                                 if substitute >= 0 and not np.isnan(series[substitute]):
                                     _insert(series[substitute], extra, number)
@@ -563,22 +541,3 @@ def _bootstrap(  # type: ignore[no-untyped-def]  # noqa: C901
                         run[other] = (run[other] + 1) * flags[day, other]
                         total += (run[other] == window) * window + (run[other] > window)
                 out[group, cell] = total / others
-
-
-@_compiled
-def _replaced(pools, own):  # type: ignore[no-untyped-def]
-    """Return how many days of each pool are replaced with a year, then these days (year, pool, 1 + most)."""
-    most = 0
-    for turn in range(2):
-        found = np.zeros((len(own), len(pools), 1 + most), np.int32)
-        for year in range(len(own)):
-            for pool in range(len(pools)):
-                number = 0
-                for day in pools[pool]:
-                    if own[year, 0] <= day < own[year, 1]:
-                        number += 1
-                        if turn:
-                            found[year, pool, number] = day
-                found[year, pool, 0] = number
-                most = max(most, number)
-    return found, most

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -12,15 +12,21 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtr, stdtr
 
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.chunks import join
 from espo_luigi.science.outcomes import natures
-from espo_luigi.science.outcomes.climatology import HORIZON, SEASON_YEAR, SeasonYear, by_year, least_years
-from espo_luigi.science.outcomes.natures import DATE, DAYS, NATURE, nature_of
-from espo_luigi.science.periods import each_period
+from espo_luigi.science.outcomes.climatology import (
+    HORIZON,
+    SEASON_YEAR,
+    Periods,
+    SeasonYear,
+    by_year,
+    least_years,
+    periods_of,
+)
+from espo_luigi.science.outcomes.natures import DATE, NATURE, nature_of
 from espo_luigi.science.units import is_temperature, units_of
 
-Periods = Sequence[str | int] | Sequence[Sequence[str | int]]
 UNCERTAINTY_OF = "uncertainty_of"
 """The attribute of p-values and limits of intervals, with the name of the variable that they belong to."""
 # What is in memory at a time: of a block of cells its results, and within the block what they are made of.
@@ -59,14 +65,11 @@ def trends(
     function = {"theil-sen": _theil_sen, "linear": _least_squares}[method]
     of_periods, made = by_period(ds, periods, min_periods, season_year, {"part": 2}, function, 3), {}
     for name, both in of_periods.items():
-        attrs = {key: text for key, text in ds[name].attrs.items() if key not in _NOT_OF_TRENDS}
+        like = natures.as_spread(ds[name])
+        attrs = {key: text for key, text in like.attrs.items() if key not in _NOT_OF_TRENDS}
         for key in {"long_name", "description"} & attrs.keys():
             attrs[key] = f"{'Theil-Sen' if method == 'theil-sen' else 'linear'} trend of {attrs[key]}".rstrip(".")
-        units = units_of(ds[name])
-        if nature_of(ds[name]) == DATE:
-            units, attrs[NATURE] = "days", DAYS
-        elif is_temperature(ds[name]):
-            units, attrs[NATURE] = "K", "difference"
+        units = "K" if is_temperature(ds[name]) else units_of(like)
         attrs["units"] = f"{units} decade-1".removeprefix("1 ")
         made[f"{name}_clim_trend"] = both.isel(part=0).assign_attrs(attrs)
         of_p = {"long_name": f"p-value of the {attrs.get('long_name', f'trend of {name}')}", "units": "1"}
@@ -92,25 +95,20 @@ def by_period(
     """
     ds = natures.with_natures(ds)
     yearly, freq, parts = by_year(ds, season_year), natures.frequency_of(ds), {}
-    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
-    for first, last in each_period(periods) if periods else [(years[0], years[-1])]:
-        wanted = range(int(first), int(last) + 1)
-        if (lacking := sorted({*wanted} - {*years})) or not wanted:
-            told = f"{years[0]}-{years[-1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
-            raise DataError(f"the period {first}-{last} is not in the data, which have the years {told}.")
-        if len(wanted) < fewest:
+    for first, last in periods_of(ds, yearly, periods):
+        if (years := last - first + 1) < fewest:
             raise ConfigurationError(f"the period {first}-{last} is too short; expected {fewest} years or more.")
         how = partial(_without_gaps, partial(function, period=f"{first}-{last}"), fewest, (*sizes.values(),))
         made = {}
-        for name, data in yearly.sel(year=slice(wanted[0], wanted[-1])).items():
+        for name, data in yearly.sel(year=slice(first, last)).items():
             around = natures.around_mean(data, "year")[0] if nature_of(data) == DATE else data
             if data.chunks:
-                bytes_read = _BLOCK_BYTES * len(wanted) * data.dtype.itemsize // (8 * math.prod(sizes.values()))
+                bytes_read = _BLOCK_BYTES * years * data.dtype.itemsize // (8 * math.prod(sizes.values()))
                 with dask.config.set({"array.chunk-size": bytes_read}):
                     around = around.chunk({dim: -1 if dim == "year" else "auto" for dim in data.dims})
             cores: Any = {"input_core_dims": [["year"]], "output_core_dims": [[*sizes]], "output_dtypes": [float]}
             lazy: Any = {"dask": "parallelized", "dask_gufunc_kwargs": {"output_sizes": sizes}}
-            enough = data.notnull().sum("year") >= least_years(min_periods, len(wanted), freq, data)
+            enough = data.notnull().sum("year") >= least_years(min_periods, years, freq, data)
             results = xr.apply_ufunc(how, around, **cores, **lazy).where(enough).transpose(*enough.dims, *sizes)
             made[name] = results.astype(np.result_type(data.dtype, np.float32)).drop_attrs(deep=False)
         parts[f"{first}-{last}"] = xr.Dataset(made)

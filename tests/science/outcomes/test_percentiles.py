@@ -159,9 +159,10 @@ def test_a_level_or_a_base_period_that_is_not_told_is_refused() -> None:
     assert checked([("tx90p", found["tx90p"])], ["tasmax", "pr"], calendar="standard", base_period=BASE) == {}
 
 
-def test_a_series_of_the_base_alone_has_the_bootstrap_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("calendar", ["noleap", "standard"])
+def test_a_series_of_the_base_alone_has_the_bootstrap_too(calendar: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """xclim asks for a year outside."""
-    ds = series("noleap")[["tas"]]
+    ds = series(calendar)[["tas"]]
     indicators = [one for one in load_indicators("atmos") if one[0] == "tg90p"]
     whole = compute_indicators(ds, indicators, base_period=BASE)["YS-JAN"]["tg90p"].sel(time=slice(*BASE))
     alone = compute_indicators(ds.sel(time=slice(*BASE)), indicators, base_period=BASE)["YS-JAN"]["tg90p"]

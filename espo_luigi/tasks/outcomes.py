@@ -123,13 +123,29 @@ def baseline(run: RunContext) -> str:
     return (deltas and deltas.reference_horizon) or "-".join(run.config.custom.ref_period)
 
 
-@functools.lru_cache(maxsize=2)
 def check_outcomes(run: RunContext) -> None:
-    """Raise an error if indicators, horizons or levels are not possible; reads the calendars of the raw files only.
+    """Raise an error if indicators, horizons or levels are not possible, which a run finds out once."""
+    if fault := _fault_of_outcomes(run):
+        raise fault.with_traceback(None)
+
+
+@functools.lru_cache(maxsize=2)
+def _fault_of_outcomes(run: RunContext) -> ConfigurationError | None:
+    try:
+        _check_outcomes(run)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _check_outcomes(run: RunContext) -> None:
+    """Check what costs nothing, then try each indicator; of the raw files, calendars are read only.
 
     Of bundles and xclim's modules, a warning tells which indicators are not possible.
     """
     section, config = run.needed("indicators"), run.config
+    _check_base(run)
+    _check_horizons(run)
     table = dict(config.table)
     for name, units in config.extraction.variables_and_units.items():
         table[name] = replace(variable(name, table), units=units)
@@ -160,8 +176,6 @@ def check_outcomes(run: RunContext) -> None:
             "For southern ones, set half a year later, and `freq`: mid_date: 01-01, freq: YS-JUL.",
             *(south, "; ".join(dated)),
         )
-    _check_base(run)
-    _check_horizons(run)
     _check_statistics(run)
     if config.warming_levels:
         _check_levels(run)
@@ -170,7 +184,7 @@ def check_outcomes(run: RunContext) -> None:
 def _check_base(run: RunContext) -> None:
     """Raise an error unless all data have the base period, and the indicators' years all of it or none."""
     section, custom = run.needed("indicators"), run.config.custom
-    if not percentiles(run):
+    if not (percentiles(run) or _is_calibrated(run)):
         return
     base = _years(base_period(run))
     told = f"`indicators.base_period`: got {base[0]}-{base[1]}, but"
@@ -181,6 +195,11 @@ def _check_base(run: RunContext) -> None:
     for first, last in section.periods:
         if int(first) <= base[1] and base[0] <= int(last) and not int(first) <= base[0] <= base[1] <= int(last):
             raise ConfigurationError(f"{told} `indicators.periods` has a part of it only, {first}-{last}.")
+
+
+def _is_calibrated(run: RunContext) -> bool:
+    """Return True if there is an index that is standardized over the base period."""
+    return any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of)
 
 
 def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
@@ -220,7 +239,7 @@ def _check_horizons(run: RunContext) -> None:
     ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
-    if any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of):
+    if _is_calibrated(run):
         ends.append(("indicators.base_period", _years(base_period(run)), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):

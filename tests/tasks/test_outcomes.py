@@ -53,7 +53,7 @@ from espo_luigi.tasks.ensembles import (
     on_one_grid,
     regions,
 )
-from espo_luigi.tasks.outcomes import check_outcomes, chosen, ends_of_outcomes, on_the_grid
+from espo_luigi.tasks.outcomes import _fault_of_outcomes, check_outcomes, chosen, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
 FIRST, LAST = 1991, 2030
@@ -588,7 +588,7 @@ def test_dates_of_northern_summers_are_told_where_the_domain_reaches_to_the_sout
     monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: frost)
     check_outcomes(run)
     assert "northern" not in caplog.text
-    check_outcomes.cache_clear()
+    monkeypatch.setattr("espo_luigi.tasks.outcomes._fault_of_outcomes", _fault_of_outcomes.__wrapped__)
     monkeypatch.setitem(run.config.__dict__, "domain", SimpleNamespace(lat_bnds=(-30.0, 20.0)))
     check_outcomes(run)
     assert "begins at -30 degrees north" in caplog.text and "frost (before_date: 07-01)" in caplog.text
@@ -607,7 +607,9 @@ def test_the_year_of_winters_is_a_key_of_climatologies(
     assert float(normals) == np.mean(np.arange(winter + 10, winter + 30))
 
 
-def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, configured: Configure) -> None:
+def test_several_modules_are_one_whose_names_are_each_of_one(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     was = []
     for module in (
         "etccdi",
@@ -622,8 +624,20 @@ def test_several_modules_are_one_whose_names_are_each_of_one(tmp_path: Path, con
     assert "it needs tas;" in context().indicators_left_out["gsl"]
     check_outcomes(context())
     assert context().indicators_left_out.keys() == {"gsl"}
-    with pytest.raises(ConfigurationError, match=r"`indicators.base_period`: got 1991-2020, expected years within"):
-        made(tmp_path, configured, indicators={"module": "drought", "periods": [[2001, 2030]]}, aggregate={})
+    for periods, why in (
+        ([[2001, 2030]], "but `indicators.periods` has a part of it only"),
+        ([[2021, 2030]], "expected years"),
+    ):
+        made(tmp_path, configured, indicators={"module": "drought", "periods": periods}, aggregate={})
+        with pytest.raises(ConfigurationError, match=f"`indicators.base_period`: got 1991-2020, {why}"):
+            check_outcomes(context())
+    made(tmp_path, configured, indicators={"module": "drought", "base_period": [2001, 2025]}, aggregate={})
+    with pytest.raises(
+        ConfigurationError, match=r"`indicators.base_period`: got 2001-2025, but the reference has 1991"
+    ):
+        check_outcomes(context())
+    with monkeypatch.context() as patch, pytest.raises(ConfigurationError, match="got 2001-2025, but the reference"):
+        patch.delattr("espo_luigi.tasks.outcomes._check_outcomes")  # it is told again, and not found out again
         check_outcomes(context())
     with pytest.raises(ConfigurationError, match=r"`indicators.freqs`: YS-JAN without an indicator of the "):
         made(tmp_path, configured, indicators={"module": "drought", "freqs": ["YS"]})

@@ -34,7 +34,7 @@ from espo_luigi.science.chunks import CellBlocks, assign_coords, block_sizes, is
 from espo_luigi.science.definitions import BUNDLES, fault_in, fault_of_name, further_variables, is_file
 from espo_luigi.science.outcomes.daily import DAILY, calibration, inputs_of, with_daily
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
-from espo_luigi.science.outcomes.natures import nature_of, with_natures
+from espo_luigi.science.outcomes.natures import check_declared, with_natures
 from espo_luigi.science.outcomes.percentiles import (
     Base,
     Percentile,
@@ -59,8 +59,8 @@ _BASE_YEARS = 4
 _FUNCTIONS = {"precipitation_over_percentile": precipitation_over_percentile}
 _CELLS = 3
 _LATITUDE = {"standard_name": "latitude", "units": "degrees_north"}
-# Among its latitudes, xclim asks for a temperate one.
-_TEMPERATE = 45.0
+# Among its latitudes, xclim asks for one whose summer has the season's dates.
+_TEMPERATE = (-45.0, 45.0)
 _MOST_BYTES = 5_000_000
 _setting = Lock()
 
@@ -209,7 +209,7 @@ def compute_indicators(
     base_period
         The first and the last year over which standardized indices are calibrated, by default all; and those of
         percentiles. Of years in it, days beyond percentiles by day of the year are counted with the bootstrap of
-        Zhang et al. (2005), unless the indicator's `bootstrap` is false; not of precipitation.
+        Zhang et al. (2005), unless the indicator's `bootstrap` is false.
     percentiles
         What `compute_percentiles` makes of `percentiles_needed`, on the same cells; by default it is computed.
 
@@ -342,8 +342,12 @@ class _Chosen:
         cls, name: str, indicator: Indicator, ds: xr.Dataset, freq: str | None, base: tuple[str, str] | None
     ) -> _Chosen:
         """Compute the indicator from a sample; take the kernel if it gives the same. May raise what xclim raises."""
+        from xclim.core.missing import MISSING_METHODS
+
         if reason := _obstacle(indicator, set(map(str, ds.data_vars))):
             raise ConfigurationError(reason)
+        if (rule := indicator.missing) not in (words := (*MISSING_METHODS, "skip", "from_context")):
+            raise ConfigurationError(f"`missing`: got {rule}, expected one of {', '.join(words)}.")
         kinds = {key: parameter.kind for key, parameter in indicator.parameters.items()}
         optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
         needed = _needed(indicator) | optional
@@ -445,7 +449,7 @@ def _chosen(
                         raise ConfigurationError(f"it makes {output!r}; {fault}. Set another var_name.")
                     if (other := taken.setdefault((own.freq, output), name)) != name:
                         raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
-                    nature_of(own.outputs[output])
+                    check_declared(own.outputs[output])
             except Exception as error:  # xclim and pint raise unrelated types
                 where = f"{name}{f' at {freq}' if freq else ''}"
                 problems[where] = " ".join(str(error).split())
@@ -536,7 +540,7 @@ def _sample(ds: xr.Dataset, names: Sequence[str], period: tuple[int, int] | None
         sample[name] = data.astype(np.result_type(ds[name].dtype, np.float32)).assign_attrs(ds[name].attrs)
     coords = {"time": time}
     if "lat" in ds.coords:
-        coords["lat"] = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims="lat", attrs=_LATITUDE)
+        coords["lat"] = xr.DataArray([*_TEMPERATE, 50.0], dims="lat", attrs=_LATITUDE)
     return xr.Dataset(sample, coords)
 
 
@@ -683,7 +687,7 @@ def _masked(
             values = daily[name][first:last]
             # A sum is not finite where a day is missing; that is cheaper than to look at each day.
             if not np.isfinite(values.sum(0)).all():
-                made[period][np.isnan(values).any(0)] = np.nan
+                made[period] = np.where(np.isnan(values).any(0), np.nan, made[period])
     return made
 
 
@@ -751,7 +755,7 @@ def _at_latitudes(one: _Chosen, ds: xr.Dataset, lat: xr.DataArray) -> dict[str, 
     xclim needs a dimension of latitudes, each of them once, and a temperate latitude among them: rows have the cells of
     a latitude, and NaN up to the longest row.
     """
-    rows = np.unique([*lat.values.ravel(), _TEMPERATE])
+    rows = np.unique([*lat.values.ravel(), *_TEMPERATE])
     row = np.searchsorted(rows, lat.values)
     place = pd.Series(row.ravel()).groupby(row.ravel()).cumcount().values.reshape(row.shape)
     arranged = {}

@@ -221,13 +221,13 @@ def _runs(how: str, window: int, days: np.ndarray, edges: np.ndarray) -> np.ndar
 def _season(compared: Any, window: int, middle: int, arrays: Sequence[np.ndarray], edges: np.ndarray) -> np.ndarray:
     """Return the days from the first run before the middle's date to the first run of other days after it."""
     days, made = compared(arrays[:-1]), np.zeros((len(edges) - 1, *arrays[0].shape[1:]))
-    for length, (first, last) in zip(made, pairwise(edges), strict=True):
+    for group, (first, last) in enumerate(pairwise(edges)):
         at = np.flatnonzero(arrays[-1][first:last] == middle)
         if at.size == 1:
             start = _first_run(days[first : first + at[0] + window - 1], window)
             end = _first_run(~days[first + at[0] : last], window)
             end = np.where(end < 0, last - first, end + at[0])
-            length[:] = np.where(start < 0, 0, end - start)
+            made[group] = np.where(start < 0, 0, end - start)
     return made
 
 

@@ -77,6 +77,7 @@ NATURES: Mapping[str, Nature] = {
         Nature(YEARS, "", operations=(), changes=()),
     )
 }  # fmt: skip
+_OF_TEMPERATURES = ("temperature", DIFFERENCE, "standard deviation")
 # Most products have this calendar, whose numbers stay as they are.
 STANDARD = "noleap"
 _YEARS = {"360_day": 360.0, STANDARD: 365.0, "standard": 365.2425, "all_leap": 366.0}
@@ -94,8 +95,9 @@ def nature_of(data: xr.DataArray, index: str = "") -> str:
     attrs = data.attrs
     if NATURE in attrs:
         if attrs[NATURE] not in NATURES:
+            words = ", ".join(word for word in NATURES if word != YEARS)
             raise ConfigurationError(
-                f"`cf_attrs.nature` of {data.name}: got {attrs[NATURE]!r}, expected one of {', '.join(NATURES)}."
+                f"`cf_attrs.nature` of {data.name}: got {attrs[NATURE]!r}, expected one of {words}."
             )
         return str(attrs[NATURE])
     methods, units = str(attrs.get("cell_methods", "")), attrs.get("units", "")
@@ -124,7 +126,17 @@ def check_allowed(data: xr.DataArray, what: Literal["operations", "changes"], as
     if asked not in (allowed := getattr(rules_of(data), what)):
         raise ConfigurationError(
             f"{data.name} is of the nature {nature_of(data)}, whose {what} are {', '.join(allowed)}; got {asked}. "
-            "Choose one of them, or declare another `nature` in the indicator's `cf_attrs`."
+            "Choose one of them."
+        )
+
+
+def check_declared(data: xr.DataArray) -> None:
+    """Raise `ConfigurationError` if a variable has the attribute `nature` of another quantity than its units have."""
+    nature = nature_of(data)
+    if NATURE in data.attrs and is_temperature(data) and nature not in _OF_TEMPERATURES:
+        raise ConfigurationError(
+            f"`cf_attrs.nature` of {data.name}: got {nature} in {data.attrs['units']}, expected for temperatures one "
+            f"of {', '.join(_OF_TEMPERATURES)}."
         )
 
 

@@ -327,13 +327,13 @@ def share_beyond(op: str, thresh: float, relative: bool, arrays: Sequence[Any], 
     values, per, base = arrays
     made = np.empty((len(edges) - 1, *values.shape[1:]))
     compare, per = ORDERS[op], np.where(per > thresh, per, thresh)
-    for group, (first, last) in zip(made, pairwise(edges), strict=True):
+    for group, (first, last) in enumerate(pairwise(edges)):
         days = values[first:last]
         limit = per[base.doys[first:last] - 1] if per.ndim == values.ndim else per
-        group[:] = np.where(compare(days, limit), days, 0).sum(0, dtype=np.float64)
+        made[group] = np.where(compare(days, limit), days, 0).sum(0, dtype=np.float64)
         if relative:
             with np.errstate(divide="ignore", invalid="ignore"):
-                group /= np.where(compare(days, thresh), days, 0).sum(0, dtype=np.float64)
+                made[group] /= np.where(compare(days, thresh), days, 0).sum(0, dtype=np.float64)
     return made
 
 

@@ -156,6 +156,30 @@ def test_an_indicator_that_needs_the_latitude_gets_it() -> None:
     np.testing.assert_array_equal(cells.transpose("time", "loc"), own.transpose("time", "lat"))
 
 
+def test_a_southern_summer_has_an_index_of_latitudes_too(tmp_path: Path) -> None:
+    of_summer = "parameters: {start_date: 10-01, end_date: 04-01, freq: YS-JUL}"
+    module = written(tmp_path, f"indicators: {{south: {{base: huglin_index, {of_summer}}}}}")
+    ((name, one),) = load_indicators(str(module))
+    ds = daily("noleap").isel(time=slice(1200)).swap_dims(loc="lat").drop_vars(["loc", "lon"])
+    ds = ds.assign_coords(lat=("lat", [-48.0, -40.0, -36.0, -35.0][: ds.sizes["lat"]], ds["lat"].attrs))
+    ds["lat"].attrs = {"standard_name": "latitude", "units": "degrees_north"}
+    made, expected = compute_indicators(ds.chunk(time=365), [(name, one)])["YS-JUL"], one(ds=ds)
+    shared = made[expected.name].sel(time=expected["time"], lat=expected["lat"]).transpose(*expected.dims)
+    assert expected.notnull().any()
+    np.testing.assert_allclose(shared.values, expected.values, rtol=1e-5)
+
+
+def test_a_single_series_without_cells_may_lack_a_day() -> None:
+    ds = daily("noleap").isel(loc=0, time=slice(1200)).drop_vars(["loc", "lat", "lon"], errors="ignore").load()
+    ds["tas"][400] = np.nan
+    asked = [one for one in load_indicators("etccdi") if one[0] in ("gsl", "tr")]
+    of_cell = compute_indicators(ds.expand_dims(loc=1), asked)["YS-JAN"].isel(loc=0)
+    made = compute_indicators(ds, asked)["YS-JAN"]
+    assert made["gsl"].isnull().any() and made["gsl"].notnull().any()
+    for name, data in made.items():
+        np.testing.assert_array_equal(data.values, of_cell[name].values)
+
+
 def test_all_that_cannot_be_computed_is_named_at_once(tmp_path: Path) -> None:
     module = written(
         tmp_path,

@@ -344,6 +344,16 @@ def test_a_strangers_indicator_declares_its_nature(tmp_path: Path) -> None:
         match=r"indicator own: `cf_attrs.nature` of own: got 'warmth', expected one of .*degree days",
     ):
         checked(declared(tmp_path, "warmth"), ["pr"])
+    of_temperature = [(name, one) for name, one in load_indicators("atmos") if name == "tx_max"]
+    checked(of_temperature, ["tasmax"])
+    (tmp_path / "odd.yml").write_text("indicators: {odd: {base: tx_max, cf_attrs: {var_name: odd, nature: amount}}}")
+    with pytest.raises(
+        ConfigurationError, match=r"nature` of odd: got amount in K, expected .*temperature, difference"
+    ):
+        checked(load_indicators(f"{tmp_path}/odd.yml"), ["tasmax"])
+    (tmp_path / "odd.yml").write_text("indicators: {odd: {base: tx_max, missing: wmoo}}")
+    with pytest.raises(ConfigurationError, match=r"indicator odd: `missing`: got wmoo, expected one of any, .*wmo"):
+        checked(load_indicators(f"{tmp_path}/odd.yml"), ["tasmax"])
 
 
 @pytest.mark.parametrize(("nature", "op", "kind"), [

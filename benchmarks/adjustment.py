@@ -3,8 +3,12 @@
 Prints a table and, as its last line, the same figures as one JSON object. Times are CPU seconds per cell of the process
 (of one thread), block overhead included; ours are the median of several runs. Threads are compared by wall-clock time,
 the best of as many runs of each, in turns. Peak memory is that of a process which adjusts; xsdba's trains, too.
+The flags' time is that of one block in one thread, reading and writing apart.
 
-With `--method QuantileDeltaMapping`, that method is measured.
+`adjust` searches in xsdba's plane of days and values (`interp: nearest`), `usual` among the quantiles of a value's own
+day; both are compared with xsdba's `nearest`. With `--method QuantileDeltaMapping`, that method is measured; with
+`--windows`, its values are ranked in windows of 31 days and 30 years, every 10 years, of which xsdba does the first:
+its time is scaled to all of them.
 
 xsdba is measured in one block of 300 cells or more, as it is. In smaller ones it takes longer per cell (of 100: 74 ms
 against 49), and how much cannot be told from other blocks: fewer are refused.
@@ -30,13 +34,21 @@ TRAINING_YEARS = 30
 FIRST_YEAR = 1950
 REFERENCE_FIRST_YEAR = 1991
 DAYS = 365
-KINDS = {"tasmax": "+", "dtr": "*", "pr": "*"}
-JITTER = {"tasmax": None, "dtr": 1e-4, "pr": 0.01}
-ADAPT = {"tasmax": None, "dtr": None, "pr": 1.0}
-UNITS = {"tasmax": "K", "dtr": "K", "pr": "mm/d"}
+KINDS = {"tasmax": "+", "dtr": "*", "pr": "*", "psl": "+", "rlds": "+", "hurs": "+"}
+JITTER = {"dtr": 1e-4, "pr": 0.01}
+ADAPT = {"pr": 1.0}
+UNITS = {"tasmax": "K", "dtr": "K", "pr": "mm/d", "psl": "Pa", "rlds": "W m-2", "hurs": "%"}
+# Middle, season's amplitude, deviation of a day, and the highest value; of hurs, which has ties, many days are at it.
+SHAPES = {
+    "tasmax": (285, 14, 5, np.inf),
+    "psl": (101_000, 300, 900, np.inf),
+    "rlds": (300, 50, 30, np.inf),
+    "hurs": (80, 10, 15, 100),
+}
+YEARS_RANKED, YEARS_APART = 30, 10
 # Cells that xsdba gets through fastest; more cost memory and no less time.
 XSDBA_BEST_BLOCK = 300
-STEPS = ("prepare", "train", "adjust")
+STEPS = ("prepare", "train", "adjust", "usual")
 REPEATS = 5
 QUANTILES = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
 DQM, QDM = "DetrendedQuantileMapping", "QuantileDeltaMapping"
@@ -64,8 +76,10 @@ def make(variable: str, n_cells: int, n_years: int) -> Series:
         season = np.sin(np.tile(np.arange(DAYS), n) * 2 * np.pi / DAYS)
         trend = np.linspace(0, n / 40, n * DAYS)
         shape = (n_cells, n * DAYS)
-        if variable == "tasmax":
-            return random.normal(285 + bias + 14 * season + trend, 5, shape).astype("f4")
+        if variable in SHAPES:
+            middle, amplitude, deviation, highest = SHAPES[variable]
+            values = random.normal(middle + bias + amplitude * season + trend, deviation, shape)
+            return np.minimum(values, highest).astype("f4")
         if variable == "dtr":
             return np.maximum(random.normal(10 + bias + 3 * season, 4, shape), 0).astype("f4")
         wet = random.random(shape) < 0.5 - 0.1 * bias + 0.1 * season
@@ -86,12 +100,12 @@ def timed(call: Callable[[], Any], clock: Clock = time.process_time) -> tuple[fl
 
 
 def our_steps(
-    variable: str, series: Series, method: str, threads: int, clock: Clock = time.process_time
+    variable: str, series: Series, method: str, windows: bool, threads: int, clock: Clock = time.process_time
 ) -> tuple[Seconds, np.ndarray, Any]:
     """Seconds of each step for all cells, the scenario and what was prepared."""
     from espo_luigi.methods.dqm import quantile_mapping as qm
     from espo_luigi.methods.dqm import ranking
-    from espo_luigi.methods.dqm.windows import YearWindow, plan_windows
+    from espo_luigi.methods.dqm.windows import plan_windows, spans_of
 
     kind, days = KINDS[variable], np.arange(series.simulation.shape[-1])
     seeds = qm.cell_seeds("benchmark", np.arange(len(series.simulation)))
@@ -100,10 +114,10 @@ def our_steps(
     def prepare() -> tuple[np.ndarray, np.ndarray]:
         own: dict[str, Any] = {"seeds": seeds, "threads": threads}
         reference, historical = series.reference, series.historical
-        if (noise := JITTER[variable]) is not None:
+        if (noise := JITTER.get(variable)) is not None:
             reference = qm.jitter(reference, noise, series="reference", **own)
             historical = qm.jitter(historical, noise, **own)
-        if (threshold := ADAPT[variable]) is not None:
+        if (threshold := ADAPT.get(variable)) is not None:
             historical = qm.adapt_frequencies(reference, historical, plan, threshold, **own)[0]
         return reference, historical
 
@@ -111,19 +125,47 @@ def our_steps(
         how: dict[str, Any] = {"quantiles": QUANTILES, "kind": kind, "detrended": method == DQM, "threads": threads}
         return qm.train(*prepared, plan, **how)
 
-    def adjust() -> np.ndarray:
+    def adjust(reach: float = 1.0) -> np.ndarray:
         how: dict[str, Any] = {"kind": kind, "threads": threads}
         if method == DQM:
             made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
-            return qm.adjust(series.simulation, training, made, **how)[0]
-        spans = [YearWindow(0, days.size, 0, days.size)]
-        plans = ranking.plan_ranks(days % DAYS + 1, days, spans, window=1, n_training_days=DAYS)
+            return qm.adjust(series.simulation, training, made._replace(reach=reach), **how)[0]
+        spans = spans_of(days // DAYS, {"window": YEARS_RANKED, "step": YEARS_APART} if windows else None)
+        window = WINDOW if windows else 1
+        plans = ranking.plan_ranks(days % DAYS + 1, days, spans, window=window, n_training_days=DAYS)
         return ranking.adjust(series.simulation, training.factors, QUANTILES.astype("f4"), plans, **how)[0]
 
     prepare_s, prepared = timed(prepare, clock)
     train_s, training = timed(train, clock)
     adjust_s, scenario = timed(adjust, clock)
-    return {"prepare": prepare_s, "train": windows_s + train_s, "adjust": adjust_s}, scenario, prepared
+    seconds = {"prepare": prepare_s, "train": windows_s + train_s, "adjust": adjust_s}
+    if method == DQM:
+        seconds["usual"] = timed(lambda: adjust(np.inf), clock)[0]
+    return seconds, scenario, prepared
+
+
+def flag_ours(variable: str, series: Series, adjusted: np.ndarray) -> float:
+    """Seconds of the flags of an adjusted series, in one block; those of two cells, a call's own, are taken off."""
+    from espo_luigi.science import quality
+
+    def seconds(n_cells: int) -> float:
+        given = (series.reference, REFERENCE_FIRST_YEAR), (series.simulation, FIRST_YEAR), (adjusted, FIRST_YEAR)
+        each = (as_series(values[:n_cells], year, UNITS[variable]) for values, year in given)
+        reference, simulation, scenario = (one.to_dataset(name=variable) for one in each)
+        raw = quality.of_regridded(simulation, simulation, {variable: np.zeros(n_cells, bool)}, ()).chunk()
+        limits, da = quality.limits_of(reference, 0.1, 0.25).load(), scenario[variable].chunk()
+        marks = (da > 290).astype(np.uint8).assign_attrs(flag_masks=[1], flag_meanings="marked").persist()
+        how: dict[str, Any] = {"period": [f"{REFERENCE_FIRST_YEAR}", "2020"], "kind": KINDS[variable], "signal": 1.0}
+
+        def of_adjusted() -> xr.Dataset:
+            return xr.Dataset(quality.of_adjusted(da, raw, marks, wet=ADAPT.get(variable), **how)).persist()
+
+        maps = scenario.assign(of_adjusted().compute()).transpose("time", ...)
+        maps = maps.map(lambda data: data.copy(data=np.ascontiguousarray(data)))
+        calls = [lambda: (of_adjusted(), quality.with_beyond(maps, limits))] * REPEATS
+        return min(timed(call)[0] for call in calls)
+
+    return seconds(len(adjusted)) - seconds(2)
 
 
 # xsdba
@@ -143,16 +185,21 @@ def xsdba_prepare(variable: str, series: Series) -> float:
     group = xsdba.Grouper("time.dayofyear", WINDOW)
 
     def call() -> None:
-        jittered = [xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in both]
-        if ADAPT[variable] is not None:
-            xsdba.processing.adapt_freq(*jittered, group=group, thresh=f"{ADAPT[variable]} {units}")
+        jittered = [xsdba.processing.jitter_under_thresh(one, f"{JITTER.get(variable)} {units}") for one in both]
+        if ADAPT.get(variable) is not None:
+            xsdba.processing.adapt_freq(*jittered, group=group, thresh=f"{ADAPT.get(variable)} {units}")
 
     return timed(call)[0]
 
 
-def xsdba_steps(variable: str, series: Series, prepared: Any, method: str) -> tuple[Seconds, np.ndarray]:
-    """Seconds of the steps, training and adjusting from the series that our kernels prepared; and the scenario."""
+def xsdba_steps(variable: str, series: Series, prepared: Any, method: str, windows: bool) -> tuple[Seconds, np.ndarray]:
+    """Seconds of the steps, training and adjusting from the series that our kernels prepared; and the scenario.
+
+    With windows, the scenario ends with the years that the first window keeps.
+    """
     import xsdba
+
+    from espo_luigi.methods.dqm.windows import year_windows
 
     units, kind = UNITS[variable], KINDS[variable]
     n_cells = len(series.simulation)
@@ -163,13 +210,20 @@ def xsdba_steps(variable: str, series: Series, prepared: Any, method: str) -> tu
     if method == DQM:
         loess = {"f": FRACTION, "niter": 1, "d": 0, "weights": "tricube"}
         own["detrend"] = xsdba.detrending.LoessDetrend(group=group, kind=kind, **loess)
+    several, kept = 1, series.simulation.shape[-1]
+    if windows:
+        spans = year_windows(np.arange(kept) // DAYS, YEARS_RANKED, YEARS_APART)
+        several, kept = len(spans), spans[0].kept_last
+        simulation, own["rank_window"] = simulation.isel(time=slice(spans[0].last)), True
     how: dict[str, Any] = {"nquantiles": N_QUANTILES, "kind": kind, "group": group}
     train_s, trained = timed(lambda: getattr(xsdba, method).train(reference, historical, **how))
     adjust_s, scenario = timed(lambda: trained.adjust(simulation, **own))
-    seconds = {"train": train_s, "adjust": adjust_s}
-    if JITTER[variable] is not None:
+    seconds = {"train": train_s, "adjust": adjust_s * several}
+    if method == DQM:
+        seconds["usual"] = adjust_s
+    if JITTER.get(variable) is not None:
         seconds["prepare"] = xsdba_prepare(variable, series)
-    return seconds, scenario.transpose("loc", "time").values
+    return seconds, scenario.transpose("loc", "time").values[:, :kept]
 
 
 # Memory
@@ -198,7 +252,7 @@ def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
 def adjust_by_xsdba(variable: str, n_cells: int, n_years: int) -> None:
     """Train and adjust a block with xsdba; adjusting takes the most memory."""
     series = make(variable, n_cells, n_years)
-    xsdba_steps(variable, series, series, DQM)
+    xsdba_steps(variable, series, (series.reference, series.historical), DQM, False)
 
 
 def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
@@ -215,36 +269,37 @@ def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
 # The run
 
 
-def time_ours(variable: str, series: Series, method: str, threads: int) -> tuple[Seconds, float]:
+def time_ours(variable: str, series: Series, method: str, windows: bool, threads: int) -> tuple[Seconds, float]:
     """CPU seconds of each step on one thread, the median of some runs, and how much faster several threads are."""
     walls: dict[int, list[float]] = {1: [], threads: []}
     seconds = []
     for _ in range(REPEATS):
-        seconds.append(our_steps(variable, series, method, 1)[0])
+        seconds.append(our_steps(variable, series, method, windows, 1)[0])
         for n in walls:
-            walls[n].append(sum(our_steps(variable, series, method, n, time.perf_counter)[0].values()))
-    medians = {step: float(np.median([one[step] for one in seconds])) for step in STEPS}
+            walls[n].append(sum(our_steps(variable, series, method, windows, n, time.perf_counter)[0].values()))
+    medians = {step: float(np.median([one[step] for one in seconds])) for step in seconds[0]}
     return medians, min(walls[1]) / min(walls[threads])
 
 
 def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
-    method = options.method
+    how = options.method, options.windows
     series = make(variable, options.cells, options.years)
-    our_steps(variable, series.first(2), method, 1)  # loads the compiled kernels
-    _, scenario, prepared = our_steps(variable, series, method, 1)
-    ours, speedup = time_ours(variable, series, method, options.threads)
-    xsdba_steps(variable, series.first(2), prepared, method)  # compiles LOESS
-    theirs, their_scenario = xsdba_steps(variable, series.first(options.xsdba_cells), prepared, method)
+    our_steps(variable, series.first(2), *how, 1)  # loads the compiled kernels
+    _, scenario, prepared = our_steps(variable, series, *how, 1)
+    ours, speedup = time_ours(variable, series, *how, options.threads)
+    xsdba_steps(variable, series.first(2), prepared, *how)  # compiles LOESS
+    theirs, their_scenario = xsdba_steps(variable, series.first(options.xsdba_cells), prepared, *how)
     result: dict[str, Any] = {}
     for step in theirs:
         us, them = ours[step] / options.cells, theirs[step] / options.xsdba_cells
         result[step] = {"ours_s": us, "xsdba_s": them, "ratio": them / us}
-    difference = np.abs(scenario[: options.xsdba_cells] - their_scenario)
-    scale = 1.0 if KINDS[variable] == "+" else np.maximum(np.abs(their_scenario), 1e-3)
+    difference = np.abs(scenario[: options.xsdba_cells, : their_scenario.shape[1]] - their_scenario)
+    size = np.abs(their_scenario)  # of psl, float32 has steps of 0.008 Pa
+    scale = np.maximum(size / 1000, 1) if KINDS[variable] == "+" else np.maximum(size, 1e-3)
     result["max_difference"] = float(np.nanmax(difference))
     result["share_off"] = float(np.mean(difference > 1e-4 * scale))
-    result["speedup"] = speedup
-    return result | {"memory": memory(variable, options) if method == DQM else {}}
+    result["speedup"], result["flags_s"] = speedup, flag_ours(variable, series, scenario) / options.cells
+    return result | {"memory": memory(variable, options) if options.method == DQM else {}}
 
 
 def print_table(results: dict[str, Any], threads: int) -> None:
@@ -254,6 +309,7 @@ def print_table(results: dict[str, Any], threads: int) -> None:
             if one := result.get(step):
                 figures = f"{one['xsdba_s'] * 1e3:10.1f}{one['ours_s'] * 1e3:9.3f}{one['ratio']:8.0f}"
                 print(f"{variable:9}{step:9}{figures}")
+        print(f"{variable:9}{'flags':19}{result['flags_s'] * 1e3:9.3f}")
         print(
             f"{variable:9}max difference {result['max_difference']:.2g}, off by more than 1e-4: "
             f"{result['share_off']:.2g}; {threads} threads {result['speedup']:.2f} x one"
@@ -271,7 +327,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--memory-cells", type=int, default=600, help="cells of the block whose memory is measured")
     parser.add_argument("--method", choices=[DQM, QDM], default=DQM)
-    parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    parser.add_argument("--windows", action="store_true", help="of QuantileDeltaMapping, which it implies")
+    parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=["tasmax", "dtr", "pr"])
     parser.add_argument("--adjuster", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.adjuster:
@@ -283,6 +340,8 @@ def main() -> None:
             f"got --cells {options.cells} and --xsdba-cells {options.xsdba_cells}, expected {XSDBA_BEST_BLOCK} <= "
             "XSDBA_CELLS <= CELLS: a smaller block of xsdba's costs more per cell, and would make ours look better"
         )
+    if options.windows:
+        options.method = QDM
     before = os.getloadavg()[0]
     results = {variable: measure(variable, options) for variable in options.variables}
     print(

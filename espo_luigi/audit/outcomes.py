@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.chunks import join
+from espo_luigi.science.outcomes.natures import rules_of
 
 _PERCENTILE = re.compile(r"(.+)_(min|max|p\d+(?:\.\d+)?)")
 # A day of the year is before another if it is at most half a year earlier.
@@ -34,8 +35,8 @@ def out_of_order(ds: xr.Dataset) -> Iterator[str]:
             found.setdefault(named[1], {})[share] = name
     pairs = [pair for of in found.values() for pair in pairwise(of[share] for share in sorted(of))]
     for low, high in pairs:
-        excess, of_a_year = ds[low] - ds[high], "is_dayofyear" in ds[high].attrs
-        excess = (excess + _YEAR / 2) % _YEAR - _YEAR / 2 if of_a_year else excess
+        excess = ds[low] - ds[high]
+        excess = (excess + _YEAR / 2) % _YEAR - _YEAR / 2 if rules_of(ds[high]).circular else excess
         if number := int((excess > _TOLERANCE * abs(ds[high])).sum()):
             yield f"{low} is above {high} in {number} values"
 

@@ -147,9 +147,9 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
     for key, value in content.items():
         if isinstance(value, dict):
             yield from _name_files(value, folders, texts, old)
-        elif key in ("properties", "shape", "module", "tas_src"):
+        elif key in ("properties", "shape", "tas_src"):
             content[key] = full(value)
-        elif key == "data_catalogs":
+        elif key in ("data_catalogs", "module"):
             content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)
         if key == "properties" and isinstance(content[key], str) and "$" not in content[key]:
             path = properties_file(key, str(value), folders)

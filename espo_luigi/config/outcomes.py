@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -32,12 +32,12 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.files import MOST_JSON_BYTES, leads_out, read_bytes
-from espo_luigi.science.definitions import fault_in
+from espo_luigi.science.definitions import BUNDLES, fault_in, is_file
 from espo_luigi.science.periods import each_period
 
 logger = logging.getLogger(__name__)
 Dataset = Literal["scenario", "simulation", "reference"]
-Product = Literal["indicators", "climatology", "delta", "warming_levels"]
+Product = Literal["indicators", "climatology", "delta", "warming_levels", "trends", "return_levels"]
 
 
 def _listed(value: Any) -> Any:
@@ -58,16 +58,21 @@ class ComputeIndicators(Section):
 class IndicatorsSection(Section):
     """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
 
-    module: str = Field(
+    module: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         exclude=True,
-        description="a YAML file in xclim's format; or one of xclim's modules, icclim, anuclim, cf, atmos or land, of "
-        "which those indicators are made whose variables are there",
+        min_length=1,
+        description="a YAML file in xclim's format; or a bundle, {bundles}, or one of xclim's modules, icclim, "
+        "anuclim, cf, atmos or land, of which those indicators are made whose variables are there; or several "
+        "of these. `etccdi.fd` is one indicator".format(bundles=", ".join(BUNDLES)),
     )
-    definitions: Named[Any] = Field(default={}, description="the file's content; it is read from `module`")
+    definitions: Named[Any] = Field(default={}, description="what files and bundles have; it is read from `module`")
     freqs: Annotated[tuple[Frequency, ...], BeforeValidator(_listed)] = Field(
         default=(), description="the frequencies of all indicators; by default each has its own"
     )
     periods: SeveralPeriods = Field(default=(), description="the years; by default all")
+    base_period: Period | None = OmitDefault(
+        "the years of percentiles, as of tx90p, and of standardized indices; custom.ref_period by default", None
+    )
     datasets: Annotated[tuple[Dataset, ...], BeforeValidator(_listed)] = Field(
         default=("scenario", "simulation", "reference"),
         description="of what: the product, the regridded simulation before adjustment, the reference",
@@ -87,19 +92,33 @@ class IndicatorsSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_definitions(cls, given: Any, info: ValidationInfo) -> Any:
-        module = given["module"]
-        if not isinstance(module, str) or Path(module).suffix not in (".yml", ".yaml"):
-            return {**given, "definitions": {"module": module}}
-        path = find_file(module, (info.context or {}).get("folders", ()))
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
-        try:
-            definitions = read_yaml(path).content
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
-        if fault := fault_in(definitions):
-            raise ValueError(f"{path}: {fault}")
-        return {**given, "module": str(path), "definitions": definitions}
+        modules = _listed(given["module"])
+        if not isinstance(modules, list | tuple) or not all(isinstance(one, str) for one in modules):
+            return given
+        paths, found = [], dict[str, Any]()
+        for module in modules:
+            path, definitions = _defined(module, (info.context or {}).get("folders", ()))
+            if found.setdefault(path.name, definitions) is not definitions:
+                raise ValueError(f"two modules have the name {path.name}; expected each once")
+            paths.append(str(path))
+        return {**given, "module": paths, "definitions": definitions if len(paths) == 1 else found}
+
+
+def _defined(module: str, folders: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
+    """Return a file's path, or the name of another module, and what it defines."""
+    path, bundle = Path(module), BUNDLES.get(module.partition(".")[0])
+    if not is_file(module):
+        return path, {"module": module, **(read_yaml(Path(bundle)).content if bundle else {})}
+    path = find_file(module, folders)
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
+    try:
+        definitions = read_yaml(path).content
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if fault := fault_in(definitions):
+        raise ValueError(f"{path}: {fault}")
+    return path, definitions
 
 
 class ClimatologicalOp(Section):
@@ -112,6 +131,9 @@ class ClimatologicalOp(Section):
     min_periods: int | float | None = Field(
         default=None,
         description="the years with a value that a window needs; by default all, or 0.8 of them for dates and ratios",
+    )
+    season_year: Literal["december", "january"] = OmitDefault(
+        "whether DJF belongs to the year of its December, as in xscen and xclim, or of its January", "january"
     )
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
@@ -129,11 +151,41 @@ class ComputeDeltas(Section):
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
 
+class OfPeriods(Section):
+    """Keys of what is made of periods of years."""
+
+    periods: SeveralPeriods = Field(default=(), description="the first and last year of each")
+    min_periods: int | float | None = Field(
+        default=None, description="the years with a value that a period needs, as of climatologies"
+    )
+
+
+class Trends(OfPeriods):
+    """Trends of the indicators; by default of all years."""
+
+    method: Literal["theil-sen", "linear"] = Field(
+        default="theil-sen", description="theil-sen, with the p-value by Mann and Kendall; or linear, least squares"
+    )
+
+
+class ReturnLevels(OfPeriods):
+    """Return levels of maxima and minima; by default of the horizons of the climatologies, of 20 years or more."""
+
+    indicators: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="yearly or seasonal maxima and minima, such as rx1day"
+    )
+    return_periods: Annotated[tuple[Annotated[Number, Field(gt=1)], ...], BeforeValidator(_listed)] = Field(
+        default=(20.0, 50.0, 100.0), min_length=1, description="in years"
+    )
+
+
 class Aggregate(Section):
-    """Section `aggregate`: climatologies of the indicators, and their changes."""
+    """Section `aggregate`: climatologies of the indicators, their changes, trends and return levels."""
 
     climatological_op: ClimatologicalOp = Field(default_factory=ClimatologicalOp, description="the climatologies")
     compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
+    trends: Trends | None = OmitDefault("trends and their p-values; by default none")
+    return_levels: ReturnLevels | None = OmitDefault("return levels; by default none")
 
 
 def files_of(path: Path) -> dict[str, bytes]:
@@ -224,7 +276,7 @@ class EnsemblesSection(Section):
     """Section `ensembles`: statistics over simulations."""
 
     processing_levels: tuple[Product, ...] = Field(
-        default=("indicators", "climatology", "delta", "warming_levels"), description="of what, as far as it is made"
+        default=get_args(Product), description="of what, as far as it is made"
     )
     ensemble_stats: EnsembleStats = Field(default_factory=EnsembleStats, description="the statistics")
 

@@ -33,8 +33,9 @@ from espo_luigi.science.attributes import FREQUENCY_BY_LETTER
 from espo_luigi.science.chunks import join
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.geometry.cells import horizontal_dims
-from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, SEASON_YEAR
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES
+from espo_luigi.science.outcomes.return_levels import RETURN_PERIOD
 from espo_luigi.science.stack import ORIGINAL_SHAPE
 from espo_luigi.science.units import is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
@@ -125,6 +126,8 @@ def to_cf_axes(ds: xr.Dataset) -> xr.Dataset:
         attrs = {"standard_name": MEMBER, "units": "1", "long_name": "place in the attribute ensemble_members"}
         numbers = np.arange(1, ds.sizes[MEMBER] + 1, dtype=np.int32)
         ds = ds.assign_coords({MEMBER: (MEMBER, numbers, attrs | (_VERTICAL if "time" in ds.dims else {}))})
+    if RETURN_PERIOD in ds.dims and MEMBER not in ds.dims:
+        ds = ds.assign_coords({RETURN_PERIOD: ds[RETURN_PERIOD].assign_attrs(_VERTICAL)})
     if _REGION in ds.dims:
         named = (_REGION, ds[_REGION].values, {"long_name": "name of the region"})
         ds = ds.drop_vars(_REGION).assign_coords({_NAMES: named}).reset_coords(_COVERAGE)
@@ -147,8 +150,8 @@ def _as_climatology(ds: xr.Dataset, dims: list[str]) -> xr.Dataset:
     if dims[1:]:
         names, several = ds[dims[1]].values.tolist(), 3 if dims[1] == "season" else 1
     starts = [(2 * INITIALS).index(name) if several == 3 else NAMES.index(name) for name in names]
-    # A season belongs to the year of its January.
-    starts = [start - 12 * (several == 3 and start > 9) for start in starts]
+    of_january = several == 3 and ds.attrs.get(SEASON_YEAR) != "december"
+    starts = [start - 12 * (of_january and start > 9) for start in starts]
     years = np.array([str(horizon).split("-") for horizon in ds[HORIZON].values], int)
 
     def months(year: np.ndarray) -> np.ndarray:
@@ -307,7 +310,8 @@ def _as_statistics(attrs: dict[Any, Any], methods: str) -> None:
     attrs.pop("cell_methods", None)
     if within := re.search(r"time: (\w+)(?: (?:with)?in days| over days)? time: (\w+) over years$", methods):
         attrs["cell_methods"] = f"time: {within[1]} within years time: {within[2]} over years"
-    attrs["units"] = attrs.get("units") or "1"
+    # UDUNITS has no decade.
+    attrs["units"] = re.sub(r"^(.*?) ?decade-1$", r"0.1 \1 year-1", attrs.get("units") or "1").replace("  ", " ")
     for name in ("standard_name", "units_metadata") if attrs["units"] in ("1", "%") else ():
         attrs.pop(name, None)
     if (flags := attrs.get("flag_values")) is not None:

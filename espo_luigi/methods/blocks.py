@@ -288,7 +288,7 @@ class _Job:
         calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or told.get("maximal_calendar", "noleap"))
         setup = Setup(
             units=units,
-            time=TimeAxis.of(simulation),
+            time=TimeAxis(calendar_of(simulation), np.empty(0)),  # each period has its own
             dtype=np.result_type(*_each(simulation).values()),
             training=checked(named.Training, told["arguments"], "training_args").arguments(),
             adjusting=checked(named.Adjusting, arguments, "adjusting_args").arguments(),
@@ -461,7 +461,7 @@ def _calibration(
     }
     axes = {name: TimeAxis.of(one) for name, one in both.items()}
     first, second = axes.values()
-    if first.calendar != second.calendar or not np.array_equal(first.days, second.days):
+    if first != second:
         raise DataError(
             f"{' and '.join(f'{name} has {axis}' for name, axis in axes.items())}; training needs the same time stamps "
             "in both. Give both the same period, daily and complete, with times floored to the day."
@@ -487,7 +487,7 @@ def _selected(
             f"{name} has no data in {first}-{last}; it covers {have[0]} to {have[-1]}. "
             "Change the period or extract more years."
         )
-    years = selected.indexes["time"].year
+    years = selected.indexes["time"][[0, -1]].year
     if (years[0], years[-1]) != (first, last):
         logger.warning("%s covers only %d-%d of the period %d-%d", name, years[0], years[-1], first, last)
     converted = convert(selected, calendar, align_on=align_on)

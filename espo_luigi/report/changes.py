@@ -25,7 +25,7 @@ from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
 from espo_luigi.science.display import counted, experiment_text, in_celsius, months_text, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
-from espo_luigi.science.outcomes.natures import DATE, around_mean, means_of, nature_of, on_standard_year, unwrapped
+from espo_luigi.science.outcomes.natures import around_mean, means_of, nature_of, on_standard_year, rules_of, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 
 if TYPE_CHECKING:
@@ -383,8 +383,8 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
     title += "; black: the reference" if reference is not None else ""
     series = {each.of.experiment: each.means for each in values}
     units = units_text(one.means["median"].attrs.get("units", ""))
-    if nature_of(one.means["median"]) == DATE:
-        units, (_, center, _) = "day of the year", around_mean(one.means["median"], "time")
+    if rules_of(one.means["median"]).circular:
+        units, (_, center, _) = nature_of(one.means["median"]), around_mean(one.means["median"], "time")
         around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
         series = {words: ds.assign(around[words]) for words, ds in series.items()}
         reference = None if reference is None else unwrapped(reference, center)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, cast
 
 import cftime
@@ -37,6 +38,7 @@ SECONDS_PER_DAY = 86400
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
 _EPOCH = f"days since {_START}"
+_LAST_JULIAN_YEAR = 1582
 
 
 def canonical(name: str) -> str:
@@ -192,13 +194,19 @@ class TimeAxis:
         """Time axis of dates in a calendar, named as `canonical` does."""
         if isinstance(index, pd.DatetimeIndex):
             days = (index - pd.Timestamp(_START)) / pd.Timedelta(days=1)
-        elif calendar in DAYS_IN_YEAR and len(index):
-            # Field by field: cftime's date2num goes date by date, ten times slower.
-            first_of_year = (index.year - _FIRST_YEAR) * DAYS_IN_YEAR[calendar]
-            seconds = (index.hour * 60 + index.minute) * 60 + index.second + index.microsecond / 1e6
-            days = first_of_year + (index.dayofyear - 1) + seconds / SECONDS_PER_DAY
         else:
-            days = cftime.date2num(index.values, _EPOCH, calendar)
+            # Field by field: cftime's date2num is ten times slower, xarray's fields take longer.
+            year, dayofyear, hour, minute, second, microsecond = (
+                np.fromiter(map(attrgetter(name), index.values), np.int64, len(index))
+                for name in ("year", "dayofyr", "hour", "minute", "second", "microsecond")
+            )
+            if (length := DAYS_IN_YEAR.get(calendar)) is None and (year <= _LAST_JULIAN_YEAR).any():
+                return cls(calendar, np.asarray(cftime.date2num(index.values, _EPOCH, calendar), dtype=np.float64))
+            first_of_year = (year - _FIRST_YEAR) * (length or 365)
+            if length is None:
+                first_of_year += _leap_days_before(year) - _leap_days_before(_FIRST_YEAR)
+            seconds = (hour * 60 + minute) * 60 + second + microsecond / 1e6
+            days = first_of_year + (dayofyear - 1) + seconds / SECONDS_PER_DAY
         return cls(calendar, np.asarray(days, dtype=np.float64))
 
     def number(self, day: str) -> int:
@@ -236,6 +244,12 @@ class TimeAxis:
     def days_in_longest_year(self) -> int:
         """Number of days of year that the calendar can have."""
         return DAYS_IN_YEAR.get(self.calendar, 366)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimeAxis) and self.calendar == other.calendar and np.array_equal(self.days, other.days)
+
+    def __hash__(self) -> int:
+        return hash((self.calendar, self.days.tobytes()))
 
     def __str__(self) -> str:
         if not len(self):
@@ -317,6 +331,11 @@ def without_inserted_days(ds: xr.Dataset) -> xr.Dataset:
     kept = ds.isel(time=np.flatnonzero(~left_out)).copy(deep=False)
     del kept.attrs[INSERTED_DAYS]
     return kept
+
+
+def _leap_days_before(year: Any) -> Any:
+    """Return the number of Gregorian leap days before a year, from year 1 on."""
+    return (year - 1) // 4 - (year - 1) // 100 + (year - 1) // 400
 
 
 def _check_order(days: np.ndarray, ds: xr.Dataset) -> None:

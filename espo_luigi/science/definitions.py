@@ -12,10 +12,14 @@ import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
+from importlib.resources import files
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
+# The package's own lists of indicators, in xclim's format.
+_FILES = files("espo_luigi.science").joinpath("outcomes", "bundles").iterdir()
+BUNDLES: Mapping[str, str] = {path.name.removesuffix(".yml"): str(path) for path in sorted(_FILES, key=str)}
 _building = Lock()
 _NAME = re.compile(r"[^\W\d][\w-]*")
 # Coordinates and dimensions that products have or get.
@@ -53,6 +57,11 @@ def source_of(*names: str) -> list[ast.stmt]:
 def arguments_in(function: ast.FunctionDef) -> list[str]:
     """Return the names of a function's arguments."""
     return [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+
+
+def is_file(module: str) -> bool:
+    """Whether a module of indicators is a YAML file; others are bundles and xclim's."""
+    return module.endswith((".yml", ".yaml"))
 
 
 def is_bounded(text: str) -> bool:

@@ -70,7 +70,7 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
     return result
 
 
-def _xclim(index: str, **options: Any) -> Callable[..., xr.DataArray]:
+def of_xclim(index: str, **options: Any) -> Callable[..., xr.DataArray]:
     """Return the function that computes one of xclim's indices; its arguments are the inputs by their names."""
 
     def formula(**given: xr.DataArray) -> xr.DataArray:
@@ -83,7 +83,7 @@ def _xclim(index: str, **options: Any) -> Callable[..., xr.DataArray]:
 
 
 def _dew_point(huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
-    return _xclim("dewpoint_from_specific_humidity")(huss=huss.clip(min=_DRIEST, keep_attrs=True), ps=ps)
+    return of_xclim("dewpoint_from_specific_humidity")(huss=huss.clip(min=_DRIEST, keep_attrs=True), ps=ps)
 
 
 def _humidity(tas: xr.DataArray, hurs: xr.DataArray, ps: xr.DataArray, method: str = "sonntag90") -> xr.DataArray:
@@ -105,14 +105,14 @@ def _dew_point_of_hurs(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
     return _dew_point(_humidity(tas, hurs, ps, "buck81"), ps)
 
 
-_HURS = _xclim("relative_humidity", invalid_values=None)
+_HURS = of_xclim("relative_humidity", invalid_values=None)
 # Dew points are Buck's, whose formula has an inverse: what is made of them takes the same, and comes back.
-_HURS_OF_DEW_POINT = _xclim("relative_humidity", invalid_values=None, method="buck81")
-_HUSS_OF_DEW_POINT = _xclim("specific_humidity_from_dewpoint", method="buck81")
+_HURS_OF_DEW_POINT = of_xclim("relative_humidity", invalid_values=None, method="buck81")
+_HUSS_OF_DEW_POINT = of_xclim("specific_humidity_from_dewpoint", method="buck81")
 DERIVATIONS: Mapping[str, tuple[Derivation, ...]] = {
     "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "difference", of_raw=True, exact=True),),
-    "tas": (Derivation(("tasmax", "tasmin"), _xclim("tas_from_tasmin_tasmax"), "mean", of_raw=True),),
-    "sfcWind": (Derivation(("uas", "vas"), _xclim("uas_vas_to_sfcwind"), "speed", of_raw=True),),
+    "tas": (Derivation(("tasmax", "tasmin"), of_xclim("tas_from_tasmin_tasmax"), "mean", of_raw=True),),
+    "sfcWind": (Derivation(("uas", "vas"), of_xclim("uas_vas_to_sfcwind"), "speed", of_raw=True),),
     "hurs": (
         Derivation(("tas", "huss", "ps"), _HURS, "relative humidity (xclim, sonntag90)"),
         Derivation(("tas", "tdps"), _HURS_OF_DEW_POINT, "relative humidity (xclim, buck81)"),

@@ -10,6 +10,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.outcomes.natures import DATE, NATURES, rules_of
 from espo_luigi.science.units import convert_to, is_difference, threshold_in
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
@@ -26,12 +27,11 @@ _UNITS = {
 }
 # Units as they stand in long names: xclim writes thresholds with small letters.
 _IN_NAMES = {"degc": "°C", "k": "K", "pa": "Pa", "hpa": "hPa", "mm/day": "mm/d", "mm d-1": "mm/d", "m s-1": "m/s"}
-WETTER, WARMER, NEUTRAL = "BrBG", "RdBu_r", "PuOr"
+WETTER, WARMER, NEUTRAL = "BrBG", "RdBu_r", NATURES[DATE].colours
 _BELOW = r"( \w+){0,3} (below|under|<)"
-_SPREAD = r"amplitude|variability|deviation|range(?! modifier)"
 # matplotlib's colour maps of differences, by standard and long names: the first row that matches counts.
 _COLOURS = (
-    (NEUTRAL, rf"day of (the )?year|\bdate\b|(first|last) day|correlation|{_SPREAD}"),
+    (NEUTRAL, r"correlation|amplitude|variability|deviation|range(?! modifier)"),
     (WARMER, r"\[(K|C|degC|delta_degC|°C)\]|^air temperature "),
     ("BrBG_r", rf"^(?!.*wet day follows).*\bdry|drought|moisture code|(precip|rain|snow|humid)\w*( amount)?{_BELOW}"),
     ("BrBG_r", r"(?<!temperature )deficit"),
@@ -76,13 +76,13 @@ def colours_of_differences(data: xr.DataArray) -> str:
     """Return matplotlib's colour map of differences: drier is brown, wetter green, colder blue, warmer red."""
     words = " ".join(str(data.attrs.get(name)) for name in ("standard_name", "long_name")).replace("_", " ").lower()
     words += f" [{data.attrs.get('units')}]"
-    return next((colours for colours, pattern in _COLOURS if re.search(pattern, words)), NEUTRAL)
+    of_words = (colours for colours, pattern in _COLOURS if re.search(pattern, words))
+    return rules_of(data).colours or next(of_words, NEUTRAL)
 
 
 def in_celsius(data: xr.DataArray) -> xr.DataArray:
     """Return an indicator's temperatures in degrees Celsius, and all else, such as changes, as it is; lazy."""
-    is_value = data.attrs.get("units") == "K" and "delta_kind" not in data.attrs and not is_difference(data)
-    return as_shown(data, VARIABLES["tas"]) if is_value and not re.search(_SPREAD, long_name(data).lower()) else data
+    return as_shown(data, Variable(display_units=rules_of(data).shown_units))
 
 
 def months_text(letters: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from textwrap import wrap
 from typing import Any, Literal
 
 import dask.array
@@ -15,7 +16,6 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import day_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.limits import SMALLEST_RANGE_K, expected, is_impossible
 from espo_luigi.science.units import as_difference, convert_to, threshold_in
@@ -76,10 +76,11 @@ def judged(da: xr.DataArray, limits: Limits, beside: Mapping[str, xr.Variable], 
     """
     one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
     look = partial(_judge, limits=limits, units=str(da.attrs.get("units", "")), refusal=refusal)
-    # Where a value is: member, date (as text), latitude and longitude, if any.
+    # Where a value is: member, date (as the number YYYYMMDD), latitude and longitude, if any.
     places = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
     if "time" in places:
-        places["time"] = xr.Variable(places["time"].dims, np.vectorize(day_of, otypes=["U10"])(places["time"].values))
+        dates = da["time"].dt
+        places["time"] = ((dates.year * 100 + dates.month) * 100 + dates.day).variable
     return over_blocks(da, look, {**beside, **places}, **({} if refusal else one_each))
 
 
@@ -138,7 +139,7 @@ def _first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping
     place = {name: np.broadcast_to(coord, wrong.shape)[first] for name, coord in beside.items()}
     words = [f"{values[first]:g} {units}".rstrip()]
     words += [f"of {place[REALIZATION]}"] if REALIZATION in place else []
-    words += [f"on {place['time']}"] if "time" in place else []
+    words += ["on {}{}-{}-{}".format(*wrap(f"{place['time']:08}", 2))] if "time" in place else []
     if "lat" in place and "lon" in place:
         words.append(f"at latitude {place['lat']:.6g}, longitude {place['lon']:.6g}")
     return " ".join(words)

@@ -15,7 +15,7 @@ products without flags have as attributes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import itemgetter, or_
 from typing import Any
 
@@ -25,10 +25,11 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, convert
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.chunks import indexer, rechunk
 from espo_luigi.science.derivations import Consistency
 from espo_luigi.science.limits import FEW_WET_DAYS, MUCH_IN_ARID_MONTHS, NEARLY_ALL_DAYS, Rank, is_outside
 from espo_luigi.science.periods import AlignOn
+from espo_luigi.science.possible import over_blocks
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
@@ -119,7 +120,7 @@ def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
 
 def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArray:
     """Return flags of days with one of `DAYS` raised where it is true, beside those that are; lazy."""
-    raised = flags | where.transpose(*flags.dims).astype(np.uint16) * _BITS[name]
+    raised = flags | where.transpose(*flags.dims) * _BITS[name]
     return raised.drop_attrs(deep=False).assign_attrs(flags.attrs)
 
 
@@ -233,33 +234,22 @@ def of_adjusted(
     name, axis = str(scenario.name), TimeAxis.of(scenario)
     given = {"values": convert_to(simulation[name], units_of(scenario)), "days": _flags_of(simulation, name)}
     converted = convert(xr.Dataset(given), axis.calendar, align_on=align_on)
-    on_its_days = converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
+    its_days = np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days))
+    on_its_days = converted.isel(time=indexer(np.flatnonzero(its_days)))
     on_its_days["cells"] = _flags_of(simulation, name, "cells")
     raw = rechunk(on_its_days, dict[Any, Any](scenario.variable.chunksizes)).transpose(*scenario.dims).variables
-    cells = xr.apply_ufunc(
-        _of_signal,
-        scenario.variable,
-        raw["values"],
-        kwargs={"years": axis.year, "period": [int(year) for year in period], "kind": kind, "tolerance": signal},
-        input_core_dims=[["time"], ["time"]],
-        dask="parallelized",
-        output_dtypes=[np.uint8],
-    )
-    if wet is not None:
-        known = (axis.year >= int(period[0])) & (axis.year <= int(period[1]))
-        cells = cells | xr.apply_ufunc(
-            _of_aridity,
-            scenario.variable,
-            raw["values"],
-            kwargs={"months": scenario["time"].dt.month.values, "known": known, "wet": wet},
-            input_core_dims=[["time"], ["time"]],
-            dask="parallelized",
-            output_dtypes=[np.uint8],
-        )
-    days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
+    series = scenario.transpose(..., "time")
+    how: dict[str, Any] = {"years": axis.year, "period": [int(year) for year in period]}
+    how |= {"kind": kind, "tolerance": signal, "months": scenario["time"].dt.month.values, "wet": wet}
+    # Core dimensions of `apply_ufunc`, here time, would be copied.
+    chunks, nothing = (*(series.chunks or [()])[:-1], (1,)), np.empty((0,) * series.ndim, np.uint8)
+    look = partial(_of_cells, **how)
+    of_cells = over_blocks(series, look, {"raw": raw["values"]}, chunks=chunks, dtype=np.uint8, meta=nothing)
+    cells = xr.Variable(series.dims[:-1], of_cells[..., 0])
+    cells = cells | raw["cells"]
+    days = raw["days"] if marks is None else raw["days"] | marks.variable
     own = {} if marks is None else meanings(marks)
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
-    cells = cells | raw["cells"]
     return {
         flags_name(name): like["days"].copy(data=days.data).assign_attrs(_names(own, name)),
         flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names({}, name, "cells")),
@@ -312,29 +302,41 @@ def with_beyond(ds: xr.Dataset, limits: xr.Dataset) -> xr.Dataset:
         beyond = xr.apply_ufunc(
             _beyond,
             values.variable,
+            bits.variable,
             values["time"].dt.month.variable,
             convert_to(limits[name], units_of(values)).variable,
-            input_core_dims=[[], [], ["of", "side"]],
+            input_core_dims=[[], [], [], ["of", "side"]],
             dask="parallelized",
             output_dtypes=[np.uint16],
         )
-        flags[flags_name(name)] = bits.copy(data=(bits.variable | beyond).data)
+        flags[flags_name(name)] = bits.copy(data=beyond.data)
     return ds.assign(flags)
 
 
-def _beyond(values: np.ndarray, months: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """The bits of values (time, …) of months (time, 1, …) beyond limits (…, of, side).
+def _beyond(values: np.ndarray, bits: np.ndarray, months: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """The bits of values (time, …) of months (time, 1, …), with those beyond limits (…, of, side) raised, too.
 
     Days of a month are compared together: slices are several times faster than days chosen by their month.
     """
-    bits, of_days = np.zeros(values.shape, np.uint16), months.ravel()
+    made, of_days = bits.copy(), months.ravel()
     limits = np.ascontiguousarray(np.moveaxis(limits, (-2, -1), (0, 1)))
     starts = np.flatnonzero(np.diff(of_days, prepend=0))
     for start, end in zip(starts, [*starts[1:], len(of_days)], strict=True):
-        part = values[start:end]
-        for of, name in ((0, "beyond_the_record"), (of_days[start], "beyond_the_season")):
-            bits[start:end] |= is_outside(part, limits[of]) * _BITS[name]
-    return bits
+        record, season = (is_outside(values[start:end], limits[of]).view(np.uint8) for of in (0, of_days[start]))
+        # The season's bit is the next after the record's.
+        made[start:end] |= (record + season + season) * _BITS["beyond_the_record"]
+    return made
+
+
+def _of_cells(
+    scenario: np.ndarray, beside: Mapping[str, np.ndarray], *, months: np.ndarray, wet: float | None, **how: Any
+) -> np.ndarray:
+    """The flags of cells (…, 1) of a scenario (…, time); the simulation is `beside`."""
+    bits, years, period = _of_signal(scenario, beside["raw"], **how), how["years"], how["period"]
+    if wet is not None:
+        known = (years >= period[0]) & (years <= period[1])
+        bits = bits | _of_aridity(scenario, beside["raw"], months=months, known=known, wet=wet)
+    return bits[..., None]
 
 
 def _of_signal(
@@ -351,11 +353,11 @@ def _of_signal(
     if starts.size < 2 or later == years.size:
         return np.full(scenario.shape[:-1], not_judged)
     each = [series[..., days] for days in (slice(begin, end), slice(later, None)) for series in (scenario, raw)]
-    has_days = np.min([np.isfinite(series).mean(axis=-1) for series in each], axis=0) >= NEARLY_ALL_DAYS
-    yearly = np.nan_to_num(each[1]), np.isfinite(each[1])
-    totals, numbers = (np.add.reduceat(series, starts, axis=-1, dtype=np.float64) for series in yearly)
+    sums = [_sums(series) for series in each]
+    has_days = np.min([n / series.shape[-1] for (_, n), series in zip(sums, each, strict=True)], 0) >= NEARLY_ALL_DAYS
+    totals, numbers = _sums(each[1], starts)
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = [np.nansum(part, axis=-1, dtype=np.float64) / np.isfinite(part).sum(axis=-1) for part in each]
+        means = [total / number for total, number in sums]
         changes = np.subtract(means[2:], means[:2])
         spread = tolerance * (totals / numbers).std(axis=-1)
         if kind == "*":
@@ -368,6 +370,24 @@ def _of_signal(
     return np.where(is_known, bits, not_judged)
 
 
+def _sums(values: np.ndarray, starts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of values (…, time), of all or from each start on, and their number; missing ones are left out.
+
+    Days are looked at in cells whose sum is not finite.
+    """
+
+    def total(of: np.ndarray, dtype: type) -> np.ndarray:
+        return np.asarray(of.sum(-1, dtype) if starts is None else np.add.reduceat(of, starts, -1, dtype))
+
+    sums = total(values, np.float64)
+    numbers = np.broadcast_to(total(np.ones(values.shape[-1]), int), sums.shape)
+    lacks = ~np.isfinite(sums if starts is None else sums.sum(axis=-1))
+    if lacks.any():
+        part, numbers = values[lacks], numbers.copy()
+        sums[lacks], numbers[lacks] = total(np.nan_to_num(part), np.float64), total(np.isfinite(part), int)
+    return sums, numbers
+
+
 def _of_aridity(
     scenario: np.ndarray, raw: np.ndarray, *, months: np.ndarray, known: np.ndarray, wet: float
 ) -> np.ndarray:
@@ -375,16 +395,19 @@ def _of_aridity(
 
     `known` are the days of the calibration; the simulation or the scenario may lack the wet days.
     """
-    each = []
-    for month in np.unique(months):
-        days = np.flatnonzero(months == month)
-        part, before = np.nan_to_num(scenario[..., days]), raw[..., days[known[days]]]
-        share = np.minimum((part[..., known[days]] > wet).mean(axis=-1), (before > wet).mean(axis=-1))
-        each.append((share < FEW_WET_DAYS, part.sum(axis=-1, dtype=np.float64), part.max(axis=-1)))
-    is_dry, total, most = map(np.stack, zip(*each, strict=True))
-    much = np.where(is_dry, total, 0).sum(axis=0) > MUCH_IN_ARID_MONTHS * total.sum(axis=0)
-    rests = much | (np.where(is_dry, most, 0).max(axis=0) >= np.maximum(most.max(axis=0), wet))
-    return rests.astype(np.uint8) * _BITS_OF_CELLS["arid"]
+    near = indexer(np.flatnonzero(known))
+    within = np.flatnonzero(np.diff(months[near], prepend=0))
+    of_months = np.equal.outer(months[near][within], np.arange(1, 13))
+    wet_days = [np.add.reduceat(series[..., near] > wet, within, -1, int) @ of_months for series in (scenario, raw)]
+    is_dry = np.min(wet_days, axis=0) < FEW_WET_DAYS * np.bincount(months[near], minlength=13)[1:]
+    bits, has_dry = np.zeros(is_dry.shape[:-1], np.uint8), is_dry.any(axis=-1)
+    part, starts = np.nan_to_num(scenario[has_dry]), np.flatnonzero(np.diff(months, prepend=0))
+    dry = is_dry[has_dry][:, months[starts] - 1]
+    total, most = np.add.reduceat(part, starts, -1, np.float64), np.maximum.reduceat(part, starts, -1)
+    much = np.where(dry, total, 0).sum(axis=-1) > MUCH_IN_ARID_MONTHS * total.sum(axis=-1)
+    rests = much | (np.where(dry, most, 0).max(axis=-1) >= np.maximum(most.max(axis=-1), wet))
+    bits[has_dry] = rests * _BITS_OF_CELLS["arid"]
+    return bits
 
 
 def _names(own: Mapping[str, Any], variable: str, of: str = "days") -> dict[str, Any]:

@@ -126,6 +126,17 @@ def unstack_fill_nan(
     return unstacked.assign_coords(grid.assign_coords(known).coords).assign_attrs(ds.attrs)
 
 
+def stacked_as(ds: xr.Dataset, cells: xr.Dataset) -> xr.Dataset:
+    """Return fields on a grid at the cells of stacked data, without coordinates of the cells; lazy.
+
+    Raises `DataError` when a cell is not on the grid, by exact equality of coordinates.
+    """
+    y, x = horizontal_dims(ds)
+    return ds.map(_stack_variable, keep_attrs=True, args=(y, x, places_on(cells, ds))).drop_vars(
+        [y, x], errors="ignore"
+    )
+
+
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:
     """The stacked cells that lie on a part of the grid."""
     y, x = horizontal_dims(part)
@@ -296,7 +307,8 @@ def _missing(dtype: np.dtype) -> dict[str, Any]:
 
 def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
-    lead = stacked.shape[:-1]
-    block = np.full((*lead, shape[0] * shape[1]), **_missing(stacked.dtype))
-    block[..., where] = stacked
-    return block.reshape(*lead, *shape)
+    # Taken from the cells, with one without data after them: twice as fast as values put at their places.
+    *lead, cells = stacked.shape
+    whole, taken = np.full((*lead, cells + 1), **_missing(stacked.dtype)), np.full(shape, cells)
+    whole[..., :cells], taken.flat[where] = stacked, np.arange(cells)
+    return whole.take(taken, axis=-1)

@@ -53,7 +53,8 @@ def _parse(text: str, what: str) -> Any:
         )
     registry = _registry()
     try:
-        return registry.parse_units(text)
+        # pint's decade is one of frequencies.
+        return registry.parse_units(text.replace("decade", "decayear"))
     except Exception as error:  # pint raises half a dozen unrelated types
         raise DataError(
             f"units {text!r} of {what} are unknown ({error}); expected CF units such as K or kg m-2 s-1."
@@ -159,6 +160,7 @@ def value_in(quantity: Quantity, name: str, units: str) -> float:
     return float(convert_to(xr.DataArray(quantity.value, name=name, attrs={"units": quantity.unit}), units))
 
 
+@lru_cache(maxsize=256)
 def threshold_in(threshold: str, units: str) -> float:
     """Magnitude of a threshold such as "0.01 mm d-1" in a series' units.
 

@@ -47,14 +47,17 @@ def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[BlockKe
 def places_of(ds: xr.Dataset) -> Iterator[list[BlockKey]]:
     """Yield the blocks at a few places, of all data variables that are cut as the largest is; last, all other blocks.
 
-    There are as many places at a time as the active Dask client, or this process without one, has threads.
+    There are as many places at a time as the active Dask client, or this process without one, has threads. Variables
+    may lack dimensions along which the largest is whole.
     """
     variables = {str(name): one for name, one in ds.data_vars.variables.items() if is_written_in_blocks(one)}
     largest = max(variables.values(), key=lambda one: one.nbytes, default=xr.Variable((), 0))
-    alike = [name for name, one in variables.items() if (one.dims, one.chunks) == (largest.dims, largest.chunks)]
-    places = _places(largest)
+    cut = dict(largest.chunksizes)
+    whole = {dim: sizes for dim, sizes in cut.items() if len(sizes) == 1}
+    alike = {name: one for name, one in variables.items() if {**whole, **one.chunksizes} == cut}
+    places = (dict(zip(largest.dims, place, strict=True)) for place in _places(largest))
     while some := list(itertools.islice(places, _threads())):
-        yield [(name, place) for place in some for name in alike]
+        yield [(name, tuple(place[dim] for dim in one.dims)) for place in some for name, one in alike.items()]
     yield [(name, place) for name, one in variables.items() if name not in alike for place in _places(one)]
 
 

@@ -12,7 +12,9 @@
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
-| `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
+| `outcomes` | Percentiles, ReferencePercentiles, Indicators, ReferenceIndicators |
+| `outcomes`, of these | Climatology, ReferenceClimatology, Delta, WarmingLevels |
+| `outcomes`, of these | Trends, ReferenceTrends, ReturnLevels, ReferenceReturnLevels |
 | `ensembles` | Ensemble, Regions |
 | `report` | Summaries, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, ExportOutcome, Exports |
@@ -64,8 +66,14 @@ from espo_luigi.tasks.inputs import RefInputCheck as RefInputCheck
 from espo_luigi.tasks.outcomes import Climatology as Climatology
 from espo_luigi.tasks.outcomes import Delta as Delta
 from espo_luigi.tasks.outcomes import Indicators as Indicators
+from espo_luigi.tasks.outcomes import Percentiles as Percentiles
 from espo_luigi.tasks.outcomes import ReferenceClimatology as ReferenceClimatology
 from espo_luigi.tasks.outcomes import ReferenceIndicators as ReferenceIndicators
+from espo_luigi.tasks.outcomes import ReferencePercentiles as ReferencePercentiles
+from espo_luigi.tasks.outcomes import ReferenceReturnLevels as ReferenceReturnLevels
+from espo_luigi.tasks.outcomes import ReferenceTrends as ReferenceTrends
+from espo_luigi.tasks.outcomes import ReturnLevels as ReturnLevels
+from espo_luigi.tasks.outcomes import Trends as Trends
 from espo_luigi.tasks.outcomes import WarmingLevels as WarmingLevels
 from espo_luigi.tasks.perfect_model import PerfectModel as PerfectModel
 from espo_luigi.tasks.perfect_model import PerfectPair as PerfectPair

@@ -259,9 +259,9 @@ def _require_one_beginning(run: RunContext) -> None:
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return files of blocks, in chunks of four years and one member."""
+    """Return files of blocks, in chunks of four years and one member; values and flags of a block are made at once."""
     chunks = {"time": four_years(dataset)} | ({REALIZATION: 1} if REALIZATION in dataset.dims else {})
-    return {"chunks": chunks, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+    return {"chunks": chunks, "shards": block_sizes(dataset), "bits_along": _cells(dataset), "by_place": True}
 
 
 def _cells(dataset: xr.Dataset) -> str:

@@ -30,6 +30,8 @@ from espo_luigi.science.netcdf import text_attribute
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, by_year, least_years
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES, on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
+from espo_luigi.science.outcomes.return_levels import RETURN_PERIOD
+from espo_luigi.science.outcomes.trends import UNCERTAINTY_OF
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, WildcardParameter, provenance
 from espo_luigi.tasks.context import RunContext
@@ -39,18 +41,27 @@ from espo_luigi.tasks.outcomes import (
     Delta,
     Indicators,
     OutcomeTask,
+    ReturnLevels,
+    Trends,
     WarmingLevels,
     baseline,
     chosen,
     datasets,
+    with_levels,
 )
 from espo_luigi.tasks.ports import kept, upstream
 
 ALL = "all"
-_RULES = {"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels}
+_RULES = {
+    **{"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels},
+    **{"trends": Trends, "return_levels": ReturnLevels},
+}
 _CHANGES = ("delta", "warming_levels")
-# Of what regions have means: their changes are those of these means.
-_POOLED = {**_RULES, "delta": Climatology, "warming_levels": Indicators}
+# Of what regions have means: their changes and trends are those of these means.
+_POOLED = {**_RULES, "delta": Climatology, **dict.fromkeys(("warming_levels", "trends", "return_levels"), Indicators)}
+# A trend with a higher p-value is taken for none.
+_SIGNIFICANT = 0.05
+_OF_TRENDS = "exceeds their internal variability", f"has a p-value up to {_SIGNIFICANT}"
 _PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
 # The global attribute of a NetCDF file with the id of its marker, which the table beside it has.
 _MARKER = "espo_luigi_marker"
@@ -58,8 +69,8 @@ _MARKER = "espo_luigi_marker"
 
 def products(run: RunContext) -> list[str]:
     """Return of what there are ensembles."""
-    config = run.config
-    made = {"delta": config.aggregate.compute_deltas, "warming_levels": config.warming_levels}
+    of = run.config.aggregate
+    made: dict[str, Any] = {**dict(of), "delta": of.compute_deltas, "warming_levels": run.config.warming_levels}
     return [name for name in _settings(run).processing_levels if made.get(name, True) is not None]
 
 
@@ -166,13 +177,15 @@ class EnsembleTask(OutcomeTask):
         run, asked = self.context, _settings(self.context).ensemble_stats
         ids, percentiles = members(run, self.experiment), asked.statistics.ensemble_percentiles
         together = ensemble.join(dict(zip(ids, of_members, strict=True)), dropped(run, self.experiment))
-        there = ensemble.present(together)
+        # P-values and limits of intervals have no statistics over simulations.
+        main = together[_main(together)]
+        there = ensemble.present(main)
         given = dict(asked.weights) if isinstance(asked.weights, Mapping) else None
         models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None
-        weights = {name: ensemble.weigh(there[name], models, given) for name in together}
+        weights = {name: ensemble.weigh(there[name], models, given) for name in main}
         least = percentiles.min_members
         made = ensemble.statistics(
-            together,
+            main,
             there,
             percentiles=percentiles.values,
             weights=weights,
@@ -180,13 +193,18 @@ class EnsembleTask(OutcomeTask):
             fewest_of_percentiles=asked.fewest.percentiles,
         )
         made = made.assign_attrs({FEWEST: asked.fewest.percentiles, FEWEST_ROBUST: asked.fewest.robustness})
-        for name in together if self.product in _CHANGES else ():
-            thresholds = self._thresholds(together[name], dict(zip(ids, yearly, strict=True)) if yearly else {})
+        is_trend = self.product == "trends"
+        for name in (name for name, data in main.items() if is_trend or "delta_kind" in data.attrs):
+            thresholds = self._thresholds(main[name], dict(zip(ids, yearly, strict=True)) if yearly else {})
+            if is_trend:
+                thresholds = xr.where(together[f"{name}_pvalue"] <= _SIGNIFICANT, 0.0, np.inf)
             how: Any = {"thresholds": thresholds, "weights": weights[name], "fewest": least}
             how["fewest_of_robustness"] = asked.fewest.robustness
-            shares = ensemble.agreement(together[name], there[name], **how)
+            shares = ensemble.agreement(main[name], there[name], **how)
+            for share in shares.values() if is_trend else ():
+                share.attrs["long_name"] = share.attrs["long_name"].replace(*_OF_TRENDS)
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
-        return together, self._partitioned(made, together, there) if asked.partition else made
+        return together, self._partitioned(made, main, there) if asked.partition else made
 
     def _partitioned(self, made: xr.Dataset, together: xr.Dataset, there: xr.Dataset) -> xr.Dataset:
         """Return the statistics with each yearly indicator's variance by source, or an attribute that says why not."""
@@ -216,8 +234,10 @@ class EnsembleTask(OutcomeTask):
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
+        years_of = functools.partial(by_year, season_year=asked.season_year)
         base = [
-            by_year(on_standard_year(ds[[name]]))[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()
+            years_of(on_standard_year(ds[[name]]))[name].sel(year=slice(int(first), int(last)))
+            for ds in yearly.values()
         ]
         made = [
             variability(
@@ -230,6 +250,10 @@ class EnsembleTask(OutcomeTask):
         ]
         thresholds: xr.DataArray = join(made, changes[MEMBER], join="outer")
         return thresholds.broadcast_like(changes)
+
+
+def _main(ds: xr.Dataset) -> list[str]:
+    return [str(name) for name, data in ds.items() if UNCERTAINTY_OF not in data.attrs]
 
 
 def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -278,7 +302,10 @@ class Regions(EnsembleTask):
         which=lambda task: _POOLED[task.product],
         sim_id=lambda task: members(task.context, task.experiment),
     )
-    reads = ("ensembles.ensemble_stats", "custom.ref_period", "aggregate", "warming_levels", "spatial_mean")
+    reads = (
+        *("ensembles.ensemble_stats", "custom.ref_period", "warming_levels", "spatial_mean"),
+        *("aggregate.climatological_op", "aggregate.compute_deltas"),
+    )
     out_table = kept(_PLACE + "regions.csv")
 
     def check(self) -> None:
@@ -287,6 +314,10 @@ class Regions(EnsembleTask):
         check_ours(self._netcdf, _why_not_ours)
         if not self.complete():
             check_regions(self.context, self.experiment if self.dataset == "scenario" else "")
+
+    def reading(self) -> list[str]:
+        """Return the keys that it reads, with those of trends or return levels if it has these."""
+        return super().reading() + [f"aggregate.{self.product}"] * (self.product in ("trends", "return_levels"))
 
     @property
     def _netcdf(self) -> Path:
@@ -311,13 +342,15 @@ class Regions(EnsembleTask):
         table, attrs = self.context.config.table, {_MARKER: marker.id}
         described = netcdf.statistics_file(whole, self._netcdf.stem, table, attrs)
         netcdf.write_netcdf(described, self._netcdf, netcdf.Layout({}), _why_not_ours)
-        columns, rows = _long_table(whole, [str(name) for name in together], self.experiment)
+        columns, rows = _long_table(whole, _main(together), self.experiment)
         store.write_table(columns, rows, self.out_table().path, marker, beside=[self._netcdf])
 
     def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
-        if self.product not in _CHANGES:
+        if self.product in ("indicators", "climatology"):
             return region_means(ds, regions(self.context))
         task = _RULES[self.product](sim_id=sim_id, dataset=self.dataset, freq=self.freq)
+        if self.product == "trends":
+            return task.compute(region_means(ds, regions(self.context)))
         return task.compute(ds, functools.partial(_pooled, self.context))
 
 
@@ -331,7 +364,8 @@ def _pooled(run: RunContext, ds: xr.Dataset, base: xr.Dataset) -> list[xr.Datase
 def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> tuple[list[str], Iterator[store.Row]]:
     """Columns, and a row for each value: of a simulation, whose variables are the `bases`, or of their statistics."""
     along = next((dim for dim in (HORIZON, LEVEL) if dim in ds.dims), "time")
-    columns = ["region", "indicator", "long_name", "unit", "experiment", along, "season", "statistic", "value"]
+    columns = ["region", "indicator", "long_name", "unit", "experiment", along, "season"]
+    columns += [*([RETURN_PERIOD] if RETURN_PERIOD in ds.dims else []), "statistic", "value"]
     seasons = {"M": NAMES, "Q": [(2 * INITIALS)[at : at + 3] for at in range(12)]}
     of_months = seasons.get(ds.attrs.get("cat:xrfreq", "")[:1], ["annual"] * 12)
 
@@ -345,7 +379,9 @@ def _long_table(ds: xr.Dataset, bases: Sequence[str], experiment: str) -> tuple[
         if along == "time":
             frame["season"] = [of_months[when.month - 1] for when in frame["time"]]
             frame["time"] = frame["time"].map("{:%Y-%m-%d}".format)
-        frame["statistic"] = ["_".join(filter(None, (name[len(base) + 1 :], *row))) for row in labels]
+        # Of return levels, there are both in the table.
+        change = "delta" if RETURN_PERIOD in ds.dims and "delta_kind" in data.attrs else ""
+        frame["statistic"] = ["_".join(filter(None, (change, name[len(base) + 1 :], *row))) for row in labels]
         frame["value"] = ["" if np.isnan(value) else f"{value:.4g}" for value in frame["value"]]
         frame["indicator"], frame["long_name"] = base.partition("_clim_")[0], ds[base].attrs.get("long_name", "")
         frame["unit"], frame["experiment"] = data.attrs.get("units", ""), experiment
@@ -420,6 +456,8 @@ def _experiments_of(run: RunContext, product: str, freq: str) -> list[str]:
     """Levels of warming, and the partition of variance, take all experiments together."""
     is_split = product == "indicators" and _settings(run).ensemble_stats.partition and freq.startswith("YS")
     each = _experiments(run)
+    if product == "return_levels" and not with_levels(run, freq):
+        return []
     if product == "warming_levels":
         return [ALL]
     return each if is_split and len(each) > 2 else each[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +23,17 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import canonical, minimum_calendar, whole_years
 from espo_luigi.science.chunks import join, rechunk
+from espo_luigi.science.definitions import is_file
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.outcomes import indicators as science
-from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons
+from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, climatology, horizons, missing_years
 from espo_luigi.science.outcomes.delta import delta
-from espo_luigi.science.outcomes.natures import on_standard_year
+from espo_luigi.science.outcomes.natures import on_standard_year, with_natures
+from espo_luigi.science.outcomes.percentiles import Percentile, compute_percentiles
+from espo_luigi.science.outcomes.return_levels import FEWEST_YEARS, return_levels, with_intervals
+from espo_luigi.science.outcomes.trends import trends
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
@@ -42,7 +47,8 @@ from espo_luigi.tasks.simulation import Regrid, four_years
 
 logger = logging.getLogger(__name__)
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
-_READ = ("indicators.definitions", "indicators.freqs")
+_BASE = ("indicators.base_period", "custom.ref_period")
+_READ = ("indicators.definitions", "indicators.freqs", *_BASE)
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
@@ -55,18 +61,31 @@ _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 @functools.lru_cache(maxsize=2)
 def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
-    """Return the indicators by frequency; xclim reads the module. Of xclim's own modules, those that are possible."""
-    section = run.needed("indicators")
+    """Return the indicators by frequency: of files all, of others those that are possible."""
     try:
-        found = science.load_indicators(section.module)
-        if section.module in science.MODULES:
-            shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
-            found, run.indicators_left_out = science.possible(found, shared)
-            if not found:
-                raise ConfigurationError(f"no indicator of {section.module} can be computed from {sorted(shared)}.")
-        return science.by_frequency(found, section.freqs)
+        return science.by_frequency(_loaded(run)[0].items(), run.needed("indicators").freqs)
     except ConfigurationError as error:
         raise ConfigurationError(f"`indicators.module`: {error}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(run: RunContext) -> tuple[dict[str, Any], set[str]]:
+    """Return the indicators by name, which xclim reads, and the names of those that are made where it is possible."""
+    section, found, run.indicators_left_out = run.needed("indicators"), dict[str, Any](), {}
+    if_possible: set[str] = set()
+    shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
+    for module in section.module:
+        own = science.load_indicators(module)
+        if twice := found.keys() & dict(own):
+            raise ConfigurationError(f"{module} has names of another module's indicators: {', '.join(sorted(twice))}.")
+        if not is_file(module):
+            own, left_out = science.possible(own, shared)
+            if not own:
+                raise ConfigurationError(f"no indicator of {module} can be computed from {sorted(shared)}.")
+            if_possible |= dict(own).keys()
+            run.indicators_left_out |= left_out
+        found |= own
+    return found, if_possible
 
 
 def _variables(run: RunContext, dataset: str) -> list[str]:
@@ -81,8 +100,21 @@ def datasets(run: RunContext) -> list[str]:
     return [name for name in run.needed("indicators").datasets if name != "reference"]
 
 
+@functools.lru_cache(maxsize=2)
+def percentiles(run: RunContext) -> list[Percentile]:
+    """Return the percentiles of the base period that the indicators need."""
+    every = chosen(run) if run.config.indicators is not None else {}
+    return science.percentiles_needed(pair for of in every.values() for pair in of)
+
+
+def base_period(run: RunContext) -> tuple[str, str]:
+    """Return the first and the last year of the percentiles' base period."""
+    return run.needed("indicators").base_period or run.config.custom.ref_period
+
+
 FrequencyParameter = functools.partial(WildcardParameter, lambda run: list(chosen(run)))
 DatasetParameter = functools.partial(WildcardParameter, datasets)
+_ReferenceParameter = functools.partial(WildcardParameter, lambda run: ["reference"])
 
 
 def baseline(run: RunContext) -> str:
@@ -91,18 +123,35 @@ def baseline(run: RunContext) -> str:
     return (deltas and deltas.reference_horizon) or "-".join(run.config.custom.ref_period)
 
 
-@functools.lru_cache(maxsize=2)
 def check_outcomes(run: RunContext) -> None:
-    """Raise an error if indicators, horizons or levels are not possible; reads the calendars of the raw files only.
+    """Raise an error if indicators, horizons or levels are not possible, which a run finds out once."""
+    if fault := _fault_of_outcomes(run):
+        raise fault.with_traceback(None)
 
-    Of one of xclim's modules, a warning tells which indicators are not possible.
+
+@functools.lru_cache(maxsize=2)
+def _fault_of_outcomes(run: RunContext) -> ConfigurationError | None:
+    try:
+        _check_outcomes(run)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _check_outcomes(run: RunContext) -> None:
+    """Check what costs nothing, then try each indicator; of the raw files, calendars are read only.
+
+    Of bundles and xclim's modules, a warning tells which indicators are not possible.
     """
     section, config = run.needed("indicators"), run.config
+    _check_base(run)
+    _check_horizons(run)
     table = dict(config.table)
     for name, units in config.extraction.variables_and_units.items():
         table[name] = replace(variable(name, table), units=units)
     for (variables, calendar, years), name in _series(run).items():
-        how: Any = {"calendar": calendar, "years": years, "if_possible": section.module in science.MODULES}
+        how: Any = {"calendar": calendar, "years": years, "if_possible": _loaded(run)[1]}
+        how["base_period"] = base_period(run)
         for freq, indicators in chosen(run).items():
             try:
                 left_out = science.checked(indicators, sorted(variables), table, [freq], **how)
@@ -110,14 +159,47 @@ def check_outcomes(run: RunContext) -> None:
                 raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
             if freq[:2] not in ("YS", "QS", "MS"):
                 raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+            if len(left_out) == len(indicators):
+                why = problems_in(f"`indicators.freqs`: {freq} without an indicator of the {name}", left_out.values())
+                raise ConfigurationError(why)
             run.indicators_left_out.update(left_out)
     if left_out := run.indicators_left_out:
         reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}
         told = [f"{', '.join(name for name, of in left_out.items() if of.startswith(why))}: {why}" for why in reasons]
-        logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {section.module}", told))
-    _check_horizons(run)
+        modules = ", ".join(section.module)
+        logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {modules}", told))
+    every = {name: science.northern_dates(one) for of in chosen(run).values() for name, one in of}
+    dated = [f"{name} ({', '.join(map(': '.join, of.items()))})" for name, of in every.items() if of]
+    if dated and (south := config.domain.lat_bnds[0]) < 0:
+        logger.warning(
+            "`indicators.module`: the domain begins at %g degrees north, and these have dates of northern summers: %s. "
+            "For southern ones, set half a year later, and `freq`: mid_date: 01-01, freq: YS-JUL.",
+            *(south, "; ".join(dated)),
+        )
+    _check_statistics(run)
     if config.warming_levels:
         _check_levels(run)
+
+
+def _check_base(run: RunContext) -> None:
+    """Raise an error unless all data have the base period, and the indicators' years all of it or none."""
+    section, custom = run.needed("indicators"), run.config.custom
+    if not (percentiles(run) or _is_calibrated(run)):
+        return
+    base = _years(base_period(run))
+    told = f"`indicators.base_period`: got {base[0]}-{base[1]}, but"
+    for name in section.datasets:
+        spans = [custom.ref_period] if name == "reference" else custom.stretches
+        if not any(int(first) <= base[0] <= base[1] <= int(last) for first, last in spans):
+            raise ConfigurationError(f"{told} the {name} has {' and '.join('-'.join(span) for span in spans)}.")
+    for first, last in section.periods:
+        if int(first) <= base[1] and base[0] <= int(last) and not int(first) <= base[0] <= base[1] <= int(last):
+            raise ConfigurationError(f"{told} `indicators.periods` has a part of it only, {first}-{last}.")
+
+
+def _is_calibrated(run: RunContext) -> bool:
+    """Return True if there is an index that is standardized over the base period."""
+    return any("cal_start" in one.parameters for of in chosen(run).values() for _, one in of)
 
 
 def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
@@ -157,30 +239,51 @@ def _check_horizons(run: RunContext) -> None:
     ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    if _is_calibrated(run):
+        ends.append(("indicators.base_period", _years(base_period(run)), spans))
     for key, (first, last), within in ends:
         if not any(start <= first <= last <= end for start, end in within):
             told = ", ".join(f"{start}-{end}" for start, end in within)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
-    asked, sample = config.aggregate.climatological_op, _sample(run)
-    key = "aggregate.climatological_op"
+
+
+def _check_statistics(run: RunContext) -> None:
+    """Raise an error if a statistic or change over years is not possible: zeros are tried."""
+    aggregate, sample, key = run.config.aggregate, _sample(run), "aggregate.climatological_op"
     try:
-        made = climatology(sample, op=asked.op, min_periods=asked.min_periods, periods=_horizons(run))
+        made = _climatology(run, sample, _horizons(run))
         key = "aggregate.compute_deltas"
-        if deltas:
+        if deltas := aggregate.compute_deltas:
             delta(made, baseline(run), kind=deltas.kind, least=deltas.least)
+        key = "aggregate.trends"
+        if aggregate.trends:
+            trends(sample, **_arguments(run, "trends"))
+        key = "aggregate.return_levels"
+        if levels := aggregate.return_levels:
+            if strange := sorted({*levels.indicators} - {*map(str, sample)}):
+                raise ConfigurationError(f"got {', '.join(strange)}, expected of {', '.join(map(str, sample))}.")
+            made = return_levels(sample[[*levels.indicators]], **_arguments(run, "return_levels"), resamples=0)
+            if deltas:
+                delta(made, baseline(run))
     except (ConfigurationError, DataError) as error:
         raise ConfigurationError(f"`{key}`: {error}") from error
+
+
+def _climatology(run: RunContext, ds: xr.Dataset, periods: Any = None) -> xr.Dataset:
+    asked = run.config.aggregate.climatological_op.arguments("window", "stride", "periods", "rename_variables")
+    return climatology(on_standard_year(ds), **asked, periods=periods)
 
 
 def _sample(run: RunContext) -> xr.Dataset:
     """Return zeros for the years of the indicators, with the names and units that these will have."""
     years = [year for first, last in _spans(run) for year in range(first, last + 1)]
     time = xr.date_range(f"{years[0]}-01-01", f"{years[-1]}-12-31", freq="YS", calendar="noleap", use_cftime=True)
-    found = [attrs for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs]
     zeros = xr.DataArray([0.0] * time.size, {"time": time}, ("time",))
+    found = {attrs["var_name"]: (attrs, one) for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs}
     # xclim sets units of 1 only when it computes.
-    named = {attrs["var_name"]: zeros.assign_attrs({"units": "1", **attrs}) for attrs in found}
-    whole = xr.Dataset(named, attrs={"cat:xrfreq": "YS"})
+    named = {name: zeros.assign_attrs({"units": "1", **attrs}) for name, (attrs, _) in found.items()}
+    indices = {name: one.compute.__name__ for name, (_, one) in found.items()}
+    whole = with_natures(xr.Dataset(named, attrs={"cat:xrfreq": "YS"}), indices)
     return whole.sel(time=whole["time"].dt.year.isin(years))
 
 
@@ -191,6 +294,32 @@ def _spans(run: RunContext) -> list[tuple[int, int]]:
 
 def _ranges(run: RunContext) -> list[tuple[int, int]]:
     return [_years(period) for period in run.config.aggregate.climatological_op.periods] or _spans(run)
+
+
+def _arguments(run: RunContext, product: str, sim_id: str | None = None) -> dict[str, Any]:
+    """Return the arguments of trends or return levels; of the reference (""), for the only period, its years."""
+    asked: Any = getattr(run.config.aggregate, product)
+    given = asked.model_dump(exclude={"indicators"})
+    given["season_year"] = run.config.aggregate.climatological_op.season_year
+    if sim_id == "":
+        fraction = asked.min_periods if isinstance(asked.min_periods, float) else None
+        return given | {"periods": (), "min_periods": fraction}
+    return given | {"periods": asked.periods or (_spans if product == "trends" else _horizons)(run)}
+
+
+def _by_period(function: Callable[..., xr.Dataset], indicators: xr.Dataset, given: dict[str, Any]) -> xr.Dataset:
+    """Return trends or return levels; periods that the data lack are NaN."""
+    years, wanted = {*indicators["time"].dt.year.values}, given["periods"] or ()
+    there = [ends for ends in wanted if years >= {*range(int(ends[0]), int(ends[1]) + 1)}]
+    made = function(indicators, **given | {"periods": there})
+    return made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}) if wanted else made
+
+
+def with_levels(run: RunContext, freq: str) -> list[str]:
+    """Return the indicators of a frequency of which there are return levels."""
+    asked = run.config.aggregate.return_levels
+    made = {attrs["var_name"] for _, one in chosen(run)[freq] for attrs in one.cf_attrs}
+    return [name for name in asked.indicators if name in made] if asked else []
 
 
 def _horizons(run: RunContext) -> list[tuple[int, int]]:
@@ -255,10 +384,9 @@ def levels_in_words(absent: Mapping[float, str]) -> str:
     return "; ".join(f"{', '.join(of)}: {why}" for why, of in levels.items())
 
 
-class OutcomeTask(EspoTask):
-    """A rule after the product, of a frequency."""
+class OfProducts(EspoTask):
+    """A rule after the product."""
 
-    freq = FrequencyParameter()
     resources_default = _SMALL
     # The level of processing in the catalogue.
     makes: ClassVar[str] = ""
@@ -280,7 +408,10 @@ class OutcomeTask(EspoTask):
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
-        attrs = {"cat:processing_level": "_".join(filter(None, (what, dataset))), "cat:xrfreq": str(self.freq)}
+        attrs = {
+            "cat:processing_level": "_".join(filter(None, (what, dataset))),
+            "cat:xrfreq": str(getattr(self, "freq", "fx")),
+        }
         final = {dim: size for dim, size in self.context.config.custom.final_chunks.items() if dim in made.sizes}
         cells = {dim: size if size > 0 else made.sizes[dim] for dim, size in final.items() if dim != "time"}
         largest = max(data.nbytes for data in made.values()) * math.prod(cells[dim] / made.sizes[dim] for dim in cells)
@@ -290,23 +421,44 @@ class OutcomeTask(EspoTask):
         cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
         return cut.drop_attrs(deep=False).assign_attrs({**kept, **attrs})
 
-    def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
-        """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
-        config, section, whole = self.context.config, self.context.needed("indicators"), []
-        for part in parts:
-            daily = _in_blocks(part[[name for name, data in part.data_vars.items() if "time" in data.dims]])
-            daily = with_lacking(daily, config.derived, config.table)
-            years = section.periods if hasattr(self, "sim_id") else []
-            days = join([whole_years(daily, *period) for period in years], "time") if years else daily
-            of, if_possible = chosen(self.context)[self.freq], section.module in science.MODULES
-            made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
-            whole.append(made[self.freq])
+    def percentiles(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
+        """Return percentiles of the base period, of maps, or of the stacked cells of pieces, on their whole grid."""
+        config, base = self.context.config, _years(base_period(self.context))
+        days = (_in_blocks(_daily(whole_years(part, *base)), whole=True) for part in parts)
+        made = (with_lacking(part, config.derived, config.table) for part in days)
+        whole = [compute_percentiles(part, percentiles(self.context), base) for part in made]
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 
-def _in_blocks(daily: xr.Dataset) -> xr.Dataset:
+class OutcomeTask(OfProducts):
+    """A rule after the product, of a frequency."""
+
+    freq = FrequencyParameter()
+
+    def indicators(
+        self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], of_base: Sequence[xr.Dataset]
+    ) -> xr.Dataset:
+        """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
+        config, section, whole = self.context.config, self.context.needed("indicators"), []
+        how: Any = {"freqs": [self.freq], "if_possible": _loaded(self.context)[1]}
+        how["base_period"] = base_period(self.context)
+        for part in parts:
+            daily = with_lacking(_in_blocks(_daily(part)), config.derived, config.table)
+            years = section.periods if hasattr(self, "sim_id") else []
+            days = join([whole_years(daily, *period) for period in years], "time") if years else daily
+            per = (stack.stacked_as(of_base[0], part) if grids else of_base[0]) if of_base else None
+            of = chosen(self.context)[self.freq]
+            whole.append(science.compute_indicators(days, of, percentiles=per, **how)[self.freq])
+        return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
+
+
+def _daily(part: xr.Dataset) -> xr.Dataset:
+    return part[[name for name, data in part.data_vars.items() if "time" in data.dims]]
+
+
+def _in_blocks(daily: xr.Dataset, *, whole: bool = False) -> xr.Dataset:
     """Return daily data cut into blocks of some chunks of the store: maps of four years, or whole series."""
-    are_series = stack.STACKED_DIM in daily.dims
+    are_series = whole or stack.STACKED_DIM in daily.dims
     times = -1 if are_series else four_years(daily)
     with dask.config.set({"array.chunk-size": (1 + are_series) * _BLOCK_BYTES}):
         return daily.chunk({dim: times if dim == "time" else "auto" for dim in daily.dims}).unify_chunks()
@@ -325,8 +477,8 @@ def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks
     return stack.unstack_fill_nan(join(cells, stack.STACKED_DIM, what="The slices"), bare[0], {**chunks, "time": -1})
 
 
-class Indicators(OutcomeTask):
-    """Rule `indicators`, new against ESPO-G: climate indicators of a scenario, or of its regridded simulation."""
+class _OfDays(OfProducts):
+    """A rule that reads the days of a scenario, or of its regridded simulation."""
 
     dataset, sim_id = DatasetParameter(), SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
@@ -337,35 +489,78 @@ class Indicators(OutcomeTask):
     in_pieces = summarised("regridded", (Move, Regrid), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
-    reads = (*_READ, "indicators.periods")
-    out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
-    out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
-    makes = "indicators"
 
     @property
     def pieces(self) -> list[str]:
         """The pieces of the regridded simulation; none for the scenario."""
         return every_piece(self) if self.dataset == "simulation" else []
 
-    def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
-        """Compute the indicators of this frequency."""
-        return self.indicators(pieces or [finalize.merge_products(final)], grids)
 
+class _OfReference(OfProducts):
+    """A rule that reads the days of the reference."""
 
-class ReferenceIndicators(OutcomeTask):
-    """Rule `reference_indicators`, new against ESPO-G: climate indicators of the reference."""
-
-    resources_default = Indicators.resources_default
+    resources_default = _OfDays.resources_default
     in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     uncut = ("in_pieces",)
+
+
+class Percentiles(_OfDays):
+    """Rule `percentiles`, new against ESPO-G: of a base period, for indicators of all frequencies."""
+
+    reads = ("indicators.definitions", *_BASE)
+    out_percentiles = kept(_PLACE.replace("{freq}", "fx") + "percentiles.zarr")
+    makes = "percentiles"
+
+    def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute all percentiles that indicators of any frequency need."""
+        return self.percentiles(pieces or [finalize.merge_products(final)], grids)
+
+
+class ReferencePercentiles(_OfReference):
+    """Rule `reference_percentiles`, new against ESPO-G: percentiles of the reference's base period."""
+
+    dataset = _ReferenceParameter()
+    reads = (*Percentiles.reads, partition.NAMES_KEY)
+    out_percentiles = kept(_OF_REFERENCE.replace("{freq}", "fx") + "percentiles.zarr")
+    makes = "percentiles"
+
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute all percentiles that indicators of any frequency need."""
+        return self.percentiles(pieces, grids)
+
+
+class Indicators(_OfDays, OutcomeTask):
+    """Rule `indicators`, new against ESPO-G: climate indicators of a scenario, or of its regridded simulation."""
+
+    in_percentiles = upstream(
+        Percentiles, "out_percentiles", sim_id=lambda task: [task.sim_id] if percentiles(task.context) else []
+    )
+    reads = (*_READ, "indicators.periods")
+    out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
+    out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
+    makes = "indicators"
+
+    def compute(
+        self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset], percentiles: list[xr.Dataset]
+    ) -> xr.Dataset:
+        """Compute the indicators of this frequency."""
+        return self.indicators(pieces or [finalize.merge_products(final)], grids, percentiles)
+
+
+class ReferenceIndicators(_OfReference, OutcomeTask):
+    """Rule `reference_indicators`, new against ESPO-G: climate indicators of the reference."""
+
+    in_percentiles = upstream(
+        ReferencePercentiles, "out_percentiles", dataset=lambda task: ["reference"] if percentiles(task.context) else []
+    )
     reads = (*_READ, partition.NAMES_KEY)
     out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
     makes = "indicators"
 
-    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset], percentiles: list[xr.Dataset]) -> xr.Dataset:
         """Compute the indicators of this frequency, of all years of the reference."""
-        return self.indicators(pieces, grids)
+        return self.indicators(pieces, grids, percentiles)
 
 
 class Climatology(OutcomeTask):
@@ -379,26 +574,19 @@ class Climatology(OutcomeTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
-        asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
-        years = {*indicators["time"].dt.year.values}
-        there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
-        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods, periods=there)
-        return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
-
-
-class ReferenceClimatology(OutcomeTask):
-    """Rule `reference_climatology`, new against ESPO-G: the reference's indicators over its years."""
-
-    in_indicators = upstream(ReferenceIndicators, "out_indicators")
-    reads = ("aggregate.climatological_op",)
-    out_climatology = kept(_OF_REFERENCE + "climatology.zarr")
-    makes = "climatology"
-
-    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
-        """Compute the only horizon."""
         asked = self.context.config.aggregate.climatological_op
-        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
-        return self.described(made)
+        given = asked.arguments("window", "stride", "periods", "rename_variables")
+        given["periods"] = _horizons(self.context) if self.sim_id else None
+        made = _by_period(climatology, on_standard_year(indicators), given)
+        return self.described(made.assign_attrs(missing_years=missing_years(indicators, asked.season_year)))
+
+
+class ReferenceClimatology(Climatology):
+    """Rule `reference_climatology`, new against ESPO-G: the reference's indicators over its years, the only horizon."""
+
+    dataset, sim_id = "reference", ""
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    out_climatology = kept(_OF_REFERENCE + "climatology.zarr")
 
 
 class DeltaTask(OutcomeTask):
@@ -441,13 +629,12 @@ class WarmingLevels(DeltaTask):
         """Compare the years of each level with the baseline; levels that are not reached are NaN."""
         levels, found = self.context.needed("warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
-        asked = self.context.config.aggregate.climatological_op
-        of = functools.partial(climatology, on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
-        base = of(periods=[tuple(baseline(self.context).split("-"))])
+        of = functools.partial(_climatology, self.context, indicators)
+        base = of([tuple(baseline(self.context).split("-"))])
         made = {}
         for level, period in periods.items():
             try:
-                made[level] = of(periods=[period]).isel({HORIZON: 0}, drop=True)
+                made[level] = of([period]).isel({HORIZON: 0}, drop=True)
             except DataError as error:  # the series ends before
                 absent[level] = str(error)
         if not made:
@@ -459,16 +646,73 @@ class WarmingLevels(DeltaTask):
         return self.described(changes.assign_attrs(warming_level_years=years, warming_level_absent=lacks))
 
 
+class Trends(OutcomeTask):
+    """Rule `trends`, new against ESPO-G: the indicators' trends over periods of years, with their p-values."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = ("aggregate.trends", "aggregate.climatological_op.season_year")
+    out_trends = kept(_PLACE + "trends.zarr")
+    makes = "trends"
+
+    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+        """Compute the trends of each period."""
+        given = _arguments(self.context, "trends", self.sim_id)
+        return self.described(_by_period(trends, on_standard_year(indicators), given))
+
+
+class ReferenceTrends(Trends):
+    """Rule `reference_trends`, new against ESPO-G: the trends of the reference's indicators over its years."""
+
+    dataset, sim_id = "reference", ""
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    out_trends = kept(_OF_REFERENCE + "trends.zarr")
+
+
+class ReturnLevels(DeltaTask):
+    """Rule `return_levels`, new against ESPO-G: return levels of maxima and minima, their changes and intervals."""
+
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = (
+        *("aggregate.return_levels", "aggregate.compute_deltas", "custom.ref_period"),
+        *(f"aggregate.climatological_op.{key}" for key in ("periods", "window", "stride", "season_year")),
+    )
+    out_return_levels = kept(_PLACE + "return-levels.zarr")
+    makes = "return-levels"
+
+    def compute(self, indicators: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
+        """Fit each period and compare it with the baseline, of the data and of each resample."""
+        run, names = self.context, with_levels(self.context, str(self.freq))
+        levels = _by_period(return_levels, indicators[names], _arguments(run, "return_levels", self.sim_id))
+        if not (run.config.aggregate.compute_deltas and self.sim_id):
+            return self.described(with_intervals(pool(levels, levels.isel({HORIZON: [0]}))[0] if pool else levels))
+        base = levels.sel({HORIZON: [baseline(run)]})
+        levels, base = pool(levels, base) if pool else (levels, base)
+        return self.described(with_intervals(join([levels, self.change(levels, base)])))
+
+
+class ReferenceReturnLevels(ReturnLevels):
+    """Rule `reference_return_levels`, new against ESPO-G: return levels of the reference over its years."""
+
+    dataset, sim_id = "reference", ""
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    reads = ("aggregate.return_levels", "aggregate.climatological_op.season_year")
+    out_return_levels = kept(_OF_REFERENCE + "return-levels.zarr")
+
+
 def ends_of_outcomes(run: RunContext) -> Iterator[EspoTask]:
     """Yield the last tasks of the rules after the product, as far as the configuration asks for them."""
     if run.config.indicators is None:
         return
+    aggregate, (first, last) = run.config.aggregate, _years(run.config.custom.ref_period)
     for freq in chosen(run):
+        levels, deltas = with_levels(run, freq), aggregate.compute_deltas
         if "reference" in run.config.indicators.datasets:
-            yield ReferenceClimatology(freq=freq)
-        for dataset in datasets(run):
-            for sim_id in run.simulations:
-                own = {"freq": freq, "dataset": dataset, "sim_id": sim_id}
-                yield Delta(**own) if run.config.aggregate.compute_deltas else Climatology(**own)
-                if run.config.warming_levels:
-                    yield WarmingLevels(**own)
+            is_long = last - first + 1 >= FEWEST_YEARS
+            asked: dict[Any, Any] = {ReferenceClimatology: True, ReferenceTrends: aggregate.trends}
+            asked[ReferenceReturnLevels] = levels and is_long
+            yield from (rule(freq=freq) for rule, given in asked.items() if given)
+        wanted = {Delta: deltas, Climatology: not deltas, Trends: aggregate.trends, ReturnLevels: levels}
+        rules = [rule for rule, given in (wanted | {WarmingLevels: run.config.warming_levels}).items() if given]
+        for dataset, sim_id in itertools.product(datasets(run), run.simulations):
+            yield from (rule(freq=freq, dataset=dataset, sim_id=sim_id) for rule in rules)

@@ -231,6 +231,6 @@ def wildcard_names(task_class: Any) -> tuple[str, ...]:
 
 @functools.cache
 def ports_of(task_class: type, kind: type) -> tuple[tuple[str, Any], ...]:
-    """Return the ports of a kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
-    named = (item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))
-    return tuple((name, value) for name, value in named if isinstance(value, kind))
+    """Return the ports of a kind (`InputPort` or `OutputPort`) that a class has, those of base classes first."""
+    named = dict(item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))
+    return tuple((name, value) for name, value in named.items() if isinstance(value, kind))

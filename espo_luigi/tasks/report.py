@@ -349,7 +349,7 @@ def _ensembles() -> tuple[Together, ...]:
     """What the configuration asks for of all simulations together, and the report shows."""
     found: dict[tuple[str, str, str, str], dict[str, Path]] = {}
     for task in ends_of_run():
-        if isinstance(task, EnsembleTask) and task.product != "climatology":
+        if isinstance(task, EnsembleTask) and task.product in ("indicators", "delta", "warming_levels"):
             of = found.setdefault((task.product, task.freq, task.dataset, task.experiment), {})
             of[type(task).__name__] = kept_by(task)[0].path
     return tuple(Together(*key, of.get("Ensemble"), of.get("Regions")) for key, of in found.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cftime
 import numpy as np
 import pytest
 import xarray as xr
@@ -10,6 +11,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import (
     TimeAxis,
     calendar_of,
+    canonical,
     convert,
     encode_dates,
     floor_to_day,
@@ -131,6 +133,23 @@ def test_years_are_selected_up_to_2300(calendar: str) -> None:
     assert found.sizes["time"] >= 2 * days - 1 and found.values[-1] == dates.size - 1
     assert whole_years(whole, 2301, 2302).sizes["time"] == 0
     assert whole_years(whole[:0], 2299, 2300).sizes["time"] == 0
+
+
+@pytest.mark.parametrize(
+    ("calendar", "first"),
+    [
+        *((one, 0) for one in ("standard", "proleptic_gregorian", "noleap", "360_day", "all_leap")),
+        ("standard", -100_000),  # the 1570s: Julian days
+    ],
+)
+def test_a_time_axis_numbers_each_day_as_cftime_does(calendar: str, first: int) -> None:
+    days = first + np.arange(92_000) + 0.53125
+    dates = xr.CFTimeIndex(cftime.num2date(days, "days since 1850-01-01", calendar))
+    expected = cftime.date2num(dates.values, "days since 1850-01-01", canonical(calendar))
+    axis = TimeAxis.of_index(canonical(calendar), dates)
+    np.testing.assert_array_equal(axis.days, expected)
+    assert axis == TimeAxis(canonical(calendar), expected) and hash(axis) == hash(TimeAxis(axis.calendar, expected))
+    assert axis not in (TimeAxis(axis.calendar, expected[1:]), TimeAxis("julian", expected), expected[0])
 
 
 def test_a_time_axis_keeps_noon() -> None:

@@ -193,9 +193,12 @@ def test_no_more_than_a_piece_of_whole_blocks_is_computed_at_once(tmp_path: Path
     assert [places for places in computed if places] == 2 * [{0, 1}, {2, 3}, {4}]
 
 
+@pytest.mark.parametrize("days", [4, 10])
 @pytest.mark.parametrize("threads", [0, 2])
-def test_variables_are_computed_together_at_as_many_places_as_there_are_threads(tmp_path: Path, threads: int) -> None:
-    data = dask.array.random.default_rng(1).random((10, 14), chunks=(4, 3))
+def test_variables_are_computed_together_at_as_many_places_as_there_are_threads(
+    tmp_path: Path, threads: int, days: int
+) -> None:
+    data = dask.array.random.default_rng(1).random((10, 14), chunks=(days, 3))
     values, flags = (("time", "loc"), data), (("time", "loc"), data > 0.5)
     ds = xr.Dataset({"pr": values, "pr_flags": flags, "pr_days": ("loc", (data > 0.5).sum(axis=0))})
     written, compute = [], dask.compute
@@ -211,8 +214,9 @@ def test_variables_are_computed_together_at_as_many_places_as_there_are_threads(
         write_store(ds, tmp_path / "a.zarr", MARKER, by_place=True)
         patch.undo()
         xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds.compute())
-    # 3 x 5 places of two variables; the days, which are cut otherwise, are last.
-    assert [size for size in written if size] == (7 * [4] + [2, 5] if threads else 15 * [2] + [5])
+    # 3 x 5 places of two variables; the days, which are cut otherwise, are last. Or 5 places, the days with them.
+    in_parts, in_whole = (7 * [4] + [2, 5], [6, 6, 3]) if threads else (15 * [2] + [5], 5 * [3])
+    assert [size for size in written if size] == (in_parts if days == 4 else in_whole)
 
 
 def test_asked_chunks_are_stored_whatever_the_dask_chunks_were(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import yaml
+from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from demo_runs import of_years
 from luigi.task_register import Register
@@ -22,19 +23,23 @@ from shapely.geometry import box, mapping
 from small_demo import LAND
 from test_production_shape import of_source
 from xclim import atmos
+from xclim.core.calendar import percentile_doy
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError, StoreError
-from espo_luigi.export.netcdf import from_cf_axes
+from espo_luigi.export.netcdf import Layout, from_cf_axes, statistics_file, write_netcdf
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.indicators import load_indicators
+from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.regions import Box, region_means
+from espo_luigi.science.outcomes.return_levels import return_levels
+from espo_luigi.science.outcomes.trends import trends
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis
@@ -48,7 +53,7 @@ from espo_luigi.tasks.ensembles import (
     on_one_grid,
     regions,
 )
-from espo_luigi.tasks.outcomes import check_outcomes, chosen, ends_of_outcomes, on_the_grid
+from espo_luigi.tasks.outcomes import _fault_of_outcomes, check_outcomes, chosen, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
 FIRST, LAST = 1991, 2030
@@ -241,6 +246,82 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
 
 
+@pytest.mark.production
+def test_indicators_become_trends_and_return_levels_of_ensembles_and_regions(
+    tmp_path: Path, configured: Configure
+) -> None:
+    levels = {"indicators": "rx1day", "return_periods": [20, 50], "periods": [[1991, 2010], [2011, 2030]]}
+    extremes = {"trends": {"periods": [[1991, 2030]]}, "return_levels": levels}
+    fewest = {"ensemble_stats": {"fewest": {"percentiles": 2, "robustness": 2}}}
+    percent = {"compute_deltas": {"kind": {"rx1day": "%"}, **SINCE}}
+    given = {**OP, **percent, **extremes}
+    regional = {"spatial_mean": {"regions": REGIONS}}
+    made(tmp_path, configured, aggregate=given, ensembles=fewest, **regional)
+    publish_inputs()
+    check_outcomes(context())
+    whole = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585"}
+    both = [rule(**whole, product=of) for of in ("trends", "return_levels") for rule in (tasks.Ensemble, tasks.Regions)]
+    work([*both, tasks.ReferenceTrends(freq="YS-JAN"), tasks.ReferenceReturnLevels(freq="YS-JAN")])
+    assert {tasks.Trends, tasks.ReturnLevels, tasks.ReferenceTrends} <= {*map(type, ends_of_outcomes(context()))}
+    of_levels = [end.freq for end in ends_of_ensembles(context()) if end.product == "return_levels"]  # type: ignore[attr-defined]
+    assert set(of_levels) == {"YS-JAN"}
+
+    own = {"sim_id": DAY360, "freq": "YS-JAN", "dataset": "scenario"}
+    yearly = on_standard_year(store.open_store(tasks.Indicators(**own).out_indicators().path)).load()
+    of_one = store.open_store(tasks.Trends(**own).out_trends().path).load()
+    xr.testing.assert_allclose(of_one, trends(yearly))
+    assert of_one.attrs["cat:processing_level"] == "trends"
+    of_all = store.open_store(both[0].out_ensemble().path).load().squeeze("horizon")
+    np.testing.assert_allclose(of_all["tx_mean_clim_trend_p50"].mean(), 0.75, atol=0.05)
+    assert float(of_all["tx_mean_clim_trend_changed"].min()) == 1 and not [name for name in of_all if "pvalue" in name]
+    assert "p-value" in of_all["tx_mean_clim_trend_changed"].attrs["long_name"]
+    frame = pd.read_csv(both[1].out_table().path).set_index(["region", "indicator", "statistic"]).sort_index()
+    of_regions = trends(region_means(yearly, regions(context())))
+    for end, statistic in (("", DAY360), ("_pvalue", f"pvalue_{DAY360}")):
+        found = frame.loc[("south-west", "prcptot", statistic)]
+        np.testing.assert_allclose(
+            found["value"], of_regions[f"prcptot_clim_trend{end}"].sel(region="south-west"), 1e-3
+        )
+        assert found["unit"] == ("1" if end else "mm decade-1")
+
+    of_one = store.open_store(tasks.ReturnLevels(**own).out_return_levels().path).load()
+    name, change = "rx1day_clim_return_level", "rx1day_clim_return_level_delta_1991_2010"
+    assert of_one[name].dims == ("horizon", "lat", "lon", "return_period") and of_one[change].attrs["units"] == "%"
+    expected = return_levels(yearly[["rx1day"]], periods=levels["periods"], return_periods=[20, 50], resamples=0)
+    np.testing.assert_allclose(of_one[name], expected[name].isel(resample=0), rtol=1e-5)
+    assert {f"{one}_{end}" for one in (name, change) for end in ("lower", "upper")} < {*of_one}
+    of_all = store.open_store(both[2].out_ensemble().path)
+    assert {f"{name}_p50", f"{change}_p50", f"{change}_agree"} < {*of_all} and f"{name}_agree" not in of_all
+    rows = pd.read_csv(both[3].out_table().path)
+    assert set(rows["return_period"]) == {20, 50} and {f"lower_{DAY360}", "p50"} < set(rows["statistic"])
+    with xr.open_dataset(both[3].out_table().path.with_suffix(".nc")) as file:
+        means = from_cf_axes(file.load()).sel(region="town", realization=DAY360)
+        cell = of_one.sel(lat=47.6, lon=-66.9, method="nearest")
+        for key in (name, change, f"{name}_upper", f"{change}_lower"):
+            np.testing.assert_allclose(means[key].transpose(*cell[key].dims), cell[key], rtol=1e-5)
+    trended = both[1].out_table().path.with_suffix(".nc")
+    with xr.open_dataset(trended) as file:
+        assert file["tx_mean_clim_trend_p50"].attrs["units"] == "0.1 K year-1"
+    for kept in (both[0].out_ensemble(), both[2].out_ensemble(), tasks.ReturnLevels(**own).out_return_levels()):
+        are_accepted_as_netcdf(store.open_store(kept.path).load(), tmp_path)
+    # Another method: nothing of return levels is stale.
+    made(tmp_path, configured, ensembles=fewest, aggregate={**given, "trends": {"method": "linear"}}, **regional)
+    Register.clear_instance_cache()
+    again = [type(task)(**task.param_kwargs) for task in both]
+    assert [task.stale(files=False) for task in again] == [["aggregate.trends"]] * 2 + [[]] * 2
+
+
+def are_accepted_as_netcdf(ds: xr.Dataset, folder: Path) -> None:
+    for name, long_name in (("lat", "latitude"), ("lon", "longitude")):
+        ds[name].attrs = {"standard_name": long_name, "units": f"degrees_{'north' if name == 'lat' else 'east'}"}
+    for data in ds.values():  # xclim's of rx1day is that of an amount
+        data.attrs.pop("standard_name", None)
+    file = folder / "statistics.nc"
+    file.unlink(missing_ok=True)
+    write_netcdf(statistics_file(ds, "x"), file, Layout({}))
+    assert problems_of([file]) == ""
+
+
 def is_read_by_others(table: Path, of_tx: str) -> None:
     """By pandas and R: one line of names, in long form, four digits, of each simulation and over them."""
     frame = pd.read_csv(table)
@@ -331,7 +412,7 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
         (
             {"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}},
-            r"compute_deltas`: the baseline 1996-2015 is none of the horizons of `climatological_op.periods` and .*add",
+            r"compute_deltas`: the baseline 1996-2015 is none of the horizons, .*add",
         ),
         (
             {"aggregate": {"compute_deltas": {"reference_horizon": "1971-2000"}, **OP}},
@@ -351,8 +432,28 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
         (
             {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
-            "climatological_op`: frost is a day of the year, which has no sum",
+            "climatological_op`: frost is of the nature day of the year, whose operations are mean, .*; got sum",
         ),
+        ({"aggregate": {"trends": {"periods": [[1971, 2000]]}}}, "trends`: the period 1971-2000 is not in the data"),
+        ({"aggregate": {"trends": {"min_periods": 50}}}, "aggregate.trends`: min_periods 50 is not possible"),
+        ({"aggregate": {"return_levels": {"indicators": "rx2day"}}}, "levels`: got rx2day, expected of .* rx1day"),
+        (
+            {"aggregate": {"return_levels": {"indicators": "tx_mean"}}},
+            "return_levels`: tx_mean is no maximum or minimum .*'time: mean over days'",
+        ),
+        (
+            {"aggregate": {"return_levels": {"indicators": "rx1day", "periods": [[1991, 2005]]}}},
+            "return_levels`: the period 1991-2005 is too short; expected 20",
+        ),
+        (
+            {"aggregate": {**AGGREGATE, "return_levels": {"indicators": "rx1day", "periods": [[2001, 2030]]}}},
+            "return_levels`: the baseline 1991-2010 is none of the horizons",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tn_mean": "%"}}, **OP}},
+            r"compute_deltas`: tn_mean_clim_mean is of the nature temperature, whose changes are \+; got %",
+        ),
+        ({"indicators": {"module": "warm.yml"}}, "cf_attrs.nature` of warm: got 'warmth', expected one of .*count"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -360,6 +461,8 @@ def test_bad_input_is_named_before_anything_runs(
 ) -> None:
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
     (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
+    warm = "realm: atmos\nindicators: {warm: {base: tx_days_above, cf_attrs: {nature: warmth}}}\n"
+    (tmp_path / "warm.yml").write_text(warm)
     late = {"indexer": {"date_bounds": ["07-31", "08-31"]}}
     july = {"realm": "atmos", "indicators": {"a": {"base": "tx_max", "parameters": late}}}
     (tmp_path / "july.yml").write_text(yaml.safe_dump(july))
@@ -412,7 +515,8 @@ def yearly(last: int) -> xr.Dataset:
 def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
     tmp_path: Path, configured: Configure
 ) -> None:
-    made(tmp_path, configured, ensembles={})
+    of_trends = {**AGGREGATE, "trends": {"periods": [[1991, 2020], [1991, 2030]]}}
+    made(tmp_path, configured, ensembles={}, aggregate=of_trends)
     for sim_id, last in ((NOLEAP, 2022), (DAY360, LAST)):
         task = tasks.Indicators(sim_id=sim_id, dataset="scenario", freq="YS-JAN")
         publish(task, computed=yearly(last).chunk(time=-1))
@@ -423,6 +527,10 @@ def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
     counts = found["tx_mean_clim_mean_members"].max(("lat", "lon")).to_series().to_dict()
     assert counts == {"1991-2010": 2, "2001-2020": 2, "2011-2030": 1}
     assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_mean 2011-2030"
+    work([ensemble := tasks.Ensemble(**{**wanted, "product": "trends"})])
+    found = store.open_store(ensemble.out_ensemble().path)
+    assert found["tx_mean_clim_trend_members"].max(("lat", "lon")).values.tolist() == [2, 1]
+    assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_trend 1991-2030"
 
 
 def test_a_simulation_that_fails_holds_its_ensemble_back(tmp_path: Path, configured: Configure) -> None:
@@ -463,12 +571,90 @@ def test_of_a_whole_module_what_is_not_possible_is_left_out_and_named_once(
     some = [pair for pair in load_indicators("icclim") if pair[0] in ("TX", "RX5day", "TX90p", "TN90p", "SD", "HI")]
     monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: some)
     made(tmp_path, configured, indicators={"module": "icclim"}, aggregate=LATER | OP)
-    assert [name for name, _ in chosen(context())["YS-JAN"]] == ["TX", "RX5day"]
+    assert [name for name, _ in chosen(context())["YS-JAN"]] == ["TX", "TX90p", "TN90p", "RX5day"]
     plan = render_plan(plan_of((), Selection()))
     check_outcomes(context())
     told = [record.getMessage() for record in caplog.records if "choice of all of icclim" in record.getMessage()]
-    assert len(told) == 1 and "TX90p: it needs percentiles" in told[0] and "- SD: it needs snd" in told[0]
-    assert "TX90p, TN90p, HI, and 1 more" in plan
+    assert len(told) == 1 and "TX90p" not in told[0] and "- SD: it needs snd" in told[0]
+    assert "HI" in plan and "TX90p" not in plan
+
+
+def test_dates_of_northern_summers_are_told_where_the_domain_reaches_to_the_south(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, configured, indicators={"module": "six.yml"}, aggregate=OP)
+    run = context()
+    frost = [("frost", dict(load_indicators("atmos"))["last_spring_frost"])]
+    monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: frost)
+    check_outcomes(run)
+    assert "northern" not in caplog.text
+    monkeypatch.setattr("espo_luigi.tasks.outcomes._fault_of_outcomes", _fault_of_outcomes.__wrapped__)
+    monkeypatch.setitem(run.config.__dict__, "domain", SimpleNamespace(lat_bnds=(-30.0, 20.0)))
+    check_outcomes(run)
+    assert "begins at -30 degrees north" in caplog.text and "frost (before_date: 07-01)" in caplog.text
+
+
+@pytest.mark.parametrize(("season_year", "winter"), [("january", 1990), ("december", 1991)])
+def test_the_year_of_winters_is_a_key_of_climatologies(
+    season_year: str, winter: int, tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, aggregate={"climatological_op": {**OP["climatological_op"], "season_year": season_year}})
+    time = xr.date_range("1991-03-01", "2030-12-01", freq="QS-DEC", calendar="noleap", use_cftime=True)
+    years = xr.DataArray(time.year.astype(float), {"time": time}, ("time",), attrs={"units": "K"})
+    yearly = xr.Dataset({"x": years.expand_dims(lat=[45.0], lon=[-66.0])}, attrs={"cat:xrfreq": "QS-DEC"})
+    task = tasks.Climatology(freq="QS-DEC", dataset="scenario", sim_id=NOLEAP)
+    normals = task.compute(yearly)["x_clim_mean"].sel(season="DJF", horizon="2001-2020").squeeze()
+    assert float(normals) == np.mean(np.arange(winter + 10, winter + 30))
+
+
+def test_several_modules_are_one_whose_names_are_each_of_one(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = []
+    for module in (
+        "etccdi",
+        "etccdi.fd",
+        ["six.yml", "etccdi.fd", "drought"],
+        ["etccdi", "icclim.FD", "drought.spi3"],
+    ):
+        made(tmp_path, configured, indicators={"module": module})
+        was.append(fingerprint(context().config, "indicators.definitions"))
+    names = {name for of in chosen(context()).values() for name, _ in of}
+    assert len(set(was)) == 4 and {"FD", "fd", "rx5day", "spi3"} <= names and "gsl" not in names
+    assert "it needs tas;" in context().indicators_left_out["gsl"]
+    check_outcomes(context())
+    assert context().indicators_left_out.keys() == {"gsl"}
+    for periods, why in (
+        ([[2001, 2030]], "but `indicators.periods` has a part of it only"),
+        ([[2021, 2030]], "expected years"),
+    ):
+        made(tmp_path, configured, indicators={"module": "drought", "periods": periods}, aggregate={})
+        with pytest.raises(ConfigurationError, match=f"`indicators.base_period`: got 1991-2020, {why}"):
+            check_outcomes(context())
+    made(tmp_path, configured, indicators={"module": "drought", "base_period": [2001, 2025]}, aggregate={})
+    with pytest.raises(
+        ConfigurationError, match=r"`indicators.base_period`: got 2001-2025, but the reference has 1991"
+    ):
+        check_outcomes(context())
+    with monkeypatch.context() as patch, pytest.raises(ConfigurationError, match="got 2001-2025, but the reference"):
+        patch.delattr("espo_luigi.tasks.outcomes._check_outcomes")  # it is told again, and not found out again
+        check_outcomes(context())
+    with pytest.raises(ConfigurationError, match=r"`indicators.freqs`: YS-JAN without an indicator of the "):
+        made(tmp_path, configured, indicators={"module": "drought", "freqs": ["YS"]})
+        check_outcomes(context())
+    with pytest.raises(ConfigurationError, match="fire can be computed"):
+        made(tmp_path, configured, indicators={"module": ["six.yml", "fire"]})
+        chosen(context())
+    (tmp_path / "fd.yml").write_text("indicators: {fd: {base: frost_days}}")
+    with pytest.raises(ConfigurationError, match="etccdi has names of another module's indicators: fd"):
+        made(tmp_path, configured, indicators={"module": ["fd.yml", "etccdi"]})
+        chosen(context())
+    with pytest.raises(ConfigurationError, match="two modules have the name etccdi"):
+        made(tmp_path, configured, indicators={"module": ["etccdi", "etccdi"]})
+        chosen(context())
+    with pytest.raises(ConfigurationError, match="unknown indicator fdd of etccdi; did you mean fd"):
+        made(tmp_path, configured, indicators={"module": "etccdi.fdd"})
+        chosen(context())
 
 
 @pytest.mark.parametrize("method", ["hawkins-sutton", "lafferty-sriver"])
@@ -702,3 +888,61 @@ def test_another_content_of_a_file_of_a_shapefile_makes_regions_stale(tmp_path: 
         made(tmp_path, configured, spatial_mean={"regions": {"a": {"method": "shape", "shape": "bays.shp"}}})
         was.append(fingerprint(context().config, "spatial_mean"))
     assert len(set(was)) == 4 and was[-1] == was[-2]  # what is not read does not count
+
+
+WITH_PERCENTILES = {
+    "realm": "atmos",
+    "indicators": {
+        "tx90p": {"base": "tx90p"},
+        "tn10p": {"base": "tn10p", "parameters": {"freq": "QS-DEC"}},
+        "r95": {"base": "days_over_precip_thresh", "parameters": {"pr_per": {"description": "95th percentile"}}},
+    },
+}
+
+
+def test_percentiles_of_the_base_are_kept_for_all_frequencies_and_stale_with_it(
+    tmp_path: Path, configured: Configure
+) -> None:
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(WITH_PERCENTILES))
+    section = {"module": "own.yml", "base_period": ["1995", "2004"]}
+    made(tmp_path, configured, indicators=section, aggregate={})
+    publish_inputs()
+    names = {"sim_id": NOLEAP, "dataset": "scenario"}
+    of = tasks.Percentiles(**names)
+    for freq in ("YS-JAN", "QS-DEC"):
+        assert of in tasks.Indicators(**names, freq=freq).requires()
+    raw = tasks.Indicators(sim_id=NOLEAP, dataset="simulation", freq="YS-JAN")
+    annual = tasks.Indicators(**names, freq="YS-JAN"), raw, tasks.ReferenceIndicators(freq="YS-JAN")
+    work(annual)
+    kept = store.open_store(of.out_percentiles().path)
+    assert kept["tasmax_p90"].sizes == {"dayofyear": 365, "lat": 12, "lon": 10}
+    assert (kept.attrs["cat:processing_level"], kept.attrs["cat:xrfreq"]) == ("percentiles", "fx")
+    ours, of_raw, of_reference = (store.open_store(task.out_indicators().path).load() for task in annual)
+    xr.testing.assert_allclose(ours, of_raw)
+    for made_of, daily in ((ours, days("noleap", 0.5)), (of_reference, days("standard", 0.0, 2020))):
+        cell = daily["tasmax"].isel(lat=[5], lon=[5]).assign_attrs(TASMAX)
+        per = percentile_doy(cell.sel(time=slice("1995", "2004")), per=90).sel(percentiles=90)
+        expected = atmos.tx90p(cell, per, bootstrap=True)
+        np.testing.assert_allclose(made_of["tx90p"].isel(lat=[5], lon=[5]), expected.transpose("time", ...))
+        assert made_of["tx90p"].attrs["base_period"] == "1995-2004"
+    assert of.complete() and not of.stale()
+    made(tmp_path, configured, indicators={**section, "base_period": ["1995", "2005"]}, aggregate={})
+    for task in (tasks.Percentiles(**names), tasks.ReferencePercentiles(dataset="reference"), *annual):
+        assert any("indicators.base_period" in key for key in type(task)(**task.param_kwargs).stale())
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"base_period": ["1961", "1990"]}, "`indicators.base_period`: got 1961-1990, but the scenario has 1991-2030"),
+        ({"base_period": ["2001", "2030"]}, "got 2001-2030, but the reference has 1991-"),
+        ({"periods": [["2001", "2030"]], "base_period": ["1995", "2004"]}, "has a part of it only, 2001-2030"),
+    ],
+)
+def test_a_base_period_outside_of_the_data_is_refused(
+    section: dict[str, Any], told: str, tmp_path: Path, configured: Configure
+) -> None:
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(WITH_PERCENTILES))
+    made(tmp_path, configured, indicators={"module": "own.yml", **section}, aggregate={})
+    with pytest.raises(ConfigurationError, match=told):
+        check_outcomes(context())

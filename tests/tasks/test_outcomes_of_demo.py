@@ -61,8 +61,9 @@ def test_the_demo_s_global_means_warm_as_its_weather() -> None:
 @pytest.mark.parametrize("page", ["set-up/outcomes.md", "reference/configuration.md"])
 def test_the_examples_of_a_page_are_possible(page: str, tmp_path: Path, configured: Configure) -> None:
     blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)]
-    sections = {name: section for one in blocks if "realm" not in one for name, section in one.items()}
-    sections = {name: sections[name] for name in OUTCOMES}
+    sections: dict[str, Any] = {name: {} for name in OUTCOMES}
+    for name, section in (item for one in blocks if "realm" not in one for item in one.items()):
+        sections |= {name: sections[name] | section} if name in sections else {}
     sections["warming_levels"] |= {"tas_src": "global-means.csv"}
     configure(tmp_path, configured, sections)
     for module in (one for one in blocks if "realm" in one):

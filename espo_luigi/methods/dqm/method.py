@@ -6,6 +6,7 @@ They are detrended quantile mapping, and quantile delta mapping.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,9 +23,10 @@ from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
 from espo_luigi.methods.dqm.kernels import TREATMENTS
 from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
-from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
+from espo_luigi.methods.dqm.windows import WindowPlan, plan_windows, spans_of
 from espo_luigi.methods.xsdba import Options
 from espo_luigi.science.attributes import TREATED
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
@@ -70,7 +72,7 @@ class Kernels(Method):
         if options.group.name != "time.dayofyear":
             return f"the kernels do days of year, not {options.group}"
         try:
-            plan_windows(setup.time.dayofyear, options.group.window)
+            _windows(setup.time, options.group.window)
         except DataError as error:
             return str(error)
         return xsdba.why_no_kernels(method, options.adjust) if setup.adjusting else None
@@ -116,7 +118,7 @@ class Kernels(Method):
             _flat(block[name], block["cell"]).astype(setup.dtype, copy=False) for name in ("reference", "historical")
         )
         _check_members(historical, setup)
-        plan = plan_windows(setup.time.dayofyear, options.group.window)
+        plan = _windows(setup.time, options.group.window)
         of_members = _seeds_of_members(block, setup)
         own = of_members.ravel() if setup.members is None else _cell_seeds(block, setup.seed)
         pth, dry_share, threads = None, None, given_threads()
@@ -224,13 +226,7 @@ def _trained(
     options = Options.of(setup)
     arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
     loess = options.adjust["detrend"]["LoessDetrend"] or {}
-    plan = quantile_mapping.plan_adjustment(
-        setup.time.dayofyear,
-        setup.time.days,
-        window=options.group.window,
-        fraction=float(loess.get("f", 0.2)),
-        n_training_days=trained.sizes["dayofyear"],
-    )
+    plan = _plan(setup.time, options.group.window, float(loess.get("f", 0.2)), trained.sizes["dayofyear"])
     if options.adjust.get("interp") == "nearest_quantile":
         plan = plan._replace(reach=np.inf)
     how = {
@@ -239,6 +235,29 @@ def _trained(
         "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options),
     }
     return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
+
+
+# All blocks of a period share these.
+@functools.lru_cache(maxsize=4)
+def _windows(time: TimeAxis, window: int) -> WindowPlan:
+    return plan_windows(time.dayofyear, window)
+
+
+@functools.lru_cache(maxsize=4)
+def _plan(time: TimeAxis, window: int, fraction: float, n_training_days: int) -> quantile_mapping.AdjustmentPlan:
+    return quantile_mapping.plan_adjustment(
+        time.dayofyear, time.days, window=window, fraction=fraction, n_training_days=n_training_days
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _ranks(
+    time: TimeAxis, of_years: tuple[tuple[str, int], ...], window: int, n_training_days: int, pool: int | None
+) -> list[ranking.RankPlan]:
+    spans = spans_of(time.year, dict(of_years))
+    return ranking.plan_ranks(
+        time.dayofyear, time.days, spans, window=window, n_training_days=n_training_days, pool=pool
+    )
 
 
 def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
@@ -257,21 +276,13 @@ def _ranked(
     block: Block, trained: xr.Dataset, setup: Setup
 ) -> tuple[tuple[np.ndarray, np.ndarray, list[ranking.RankPlan]], dict[str, Any]]:
     """Return factors, levels and plans, and the other arguments of `ranking.adjust`."""
-    options, n_steps = Options.of(setup, QDM), len(setup.time)
+    options = Options.of(setup, QDM)
     arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
-    spans = [YearWindow(0, n_steps, 0, n_steps)]
-    if options.year_windows:
-        spans = year_windows(setup.time.year, **options.year_windows)
     in_window = bool(options.adjust.get("rank_window"))
-    plans = ranking.plan_ranks(
-        setup.time.dayofyear,
-        setup.time.days,
-        spans,
-        window=options.group.window if in_window else 1,
-        n_training_days=trained.sizes["dayofyear"],
-        # xsdba ranks members together only where it ranks within the window.
-        pool=len(setup.members) if in_window and setup.members is not None else None,
-    )
+    # xsdba ranks members together only where it ranks within the window.
+    pool = len(setup.members) if in_window and setup.members is not None else None
+    window = options.group.window if in_window else 1
+    plans = _ranks(setup.time, tuple(options.year_windows.items()), window, trained.sizes["dayofyear"], pool)
     how = {"kind": options.kind, "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options)}
     return (arrays["af"], trained["quantiles"].values.astype(arrays["af"].dtype), plans), how
 

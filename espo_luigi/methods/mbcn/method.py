@@ -262,19 +262,18 @@ def steps_of_day(
 
 def _plan(setup: Setup) -> Plan:
     """Lay out the samples, which all blocks of a period share."""
-    group, days = Grouping.of(setup.training["group"]), (setup.calibration, setup.time)
-    axes = [(axis.calendar, axis.days.tobytes()) for axis in days if axis is not None]
+    group = Grouping.of(setup.training["group"])
+    assert setup.calibration is not None
     spans = spans_of(setup.time.year, setup.adjusting.get("moving_yearly_window"))
-    return _laid_out(tuple(axes), group.name, group.window, tuple(spans))
+    return _laid_out(setup.calibration, setup.time, group.name, group.window, tuple(spans))
 
 
 @functools.lru_cache(maxsize=4)
-def _laid_out(axes: tuple[tuple[str, bytes], ...], group: str, window: int, spans: tuple[YearWindow, ...]) -> Plan:
+def _laid_out(calibration: TimeAxis, time: TimeAxis, group: str, window: int, spans: tuple[YearWindow, ...]) -> Plan:
     """Lay out the samples of the dates of calibration and simulation; setups of other blocks have equal ones."""
     from espo_luigi.methods.mbcn.transform import plan
 
-    calibration, simulation = (TimeAxis(calendar, np.frombuffer(days)) for calendar, days in axes)
-    return plan(calibration, simulation, group=group, window=window, spans=spans)
+    return plan(calibration, time, group=group, window=window, spans=spans)
 
 
 def _by_variable(setup: Setup, key: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -12,15 +12,17 @@ import xarray as xr
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.outcomes import natures
-from espo_luigi.science.outcomes.natures import DATE, nature_of
+from espo_luigi.science.outcomes.natures import rules_of
 from espo_luigi.science.periods import each_period
-from espo_luigi.science.units import as_difference, is_temperature
 
 HORIZON, LEVEL, MEMBER = "horizon", "warming_level", "realization"
+Periods = Sequence[str | int] | Sequence[Sequence[str | int]]
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
 # Of indicators that some years leave undefined, as of normals by the WMO (No. 1203).
 _SHARE = 0.8
-_WINTER = "DJF and NDJ belong to the year of their January; in xscen and xclim, to that of their December"
+SEASON_YEAR = "season_year"
+"""Attribute of seasonal statistics: of which month's year DJF and NDJ are, "january" or "december"."""
+SeasonYear = Literal["december", "january"]
 
 
 def climatology(
@@ -29,16 +31,18 @@ def climatology(
     op: str | Mapping[str, Mapping[str, float]] = "mean",
     window: int | None = None,
     stride: int = 1,
-    periods: Sequence[str | int] | Sequence[Sequence[str | int]] | None = None,
+    periods: Periods | None = None,
     min_periods: int | float | None = None,
+    season_year: SeasonYear = "january",
 ) -> xr.Dataset:
     """Return a statistic of each window of years, season by season or month by month.
 
     Dimensions (time, ...) in, (horizon, ...) out, with `season` ("DJF") or `month` ("JAN") behind `horizon` for
-    seasonal and monthly series. A season that crosses the end of the year belongs to the year of its January. Horizons
-    are named by their years, "1991-2020". The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
+    seasonal and monthly series. Horizons are named by their years, "1991-2020"; years that do not begin in January are
+    those in which they begin. The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
     lazy on Dask. A mean of standard deviations is the root of the mean variance. Days of the year have circular
-    statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days.
+    statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days. Where a
+    window may lack years, `..._clim_mean_years` counts those with a value.
 
     Parameters
     ----------
@@ -54,41 +58,42 @@ def climatology(
     min_periods
         Years with a value that a window needs, or their fraction of the window (float). By default all; of periods that
         cross the end of the year, all but one; of days of the year and ratios, which some years lack, 0.8.
+    season_year
+        Whether DJF and NDJ belong to the year of their January, or of their December.
 
     Raises
     ------
     ConfigurationError
-        If the operation is unknown, or the sum of days of the year, or the window, stride or minimum is not possible.
+        If the operation is unknown, or none of a variable's nature (`natures`), or the window, stride or minimum is
+        not possible.
     DataError
         If the data lack a year of a period, or the series is neither yearly, seasonal nor monthly.
 
     References
     ----------
-    `xscen.climatological_op` with `year_start_month=12`.
+    `xscen.climatological_op`, of January with `year_start_month=12`.
     """
     name, how = _operation(op)
     ds, freq = natures.with_natures(ds), natures.frequency_of(ds)
-    if (dates := [str(one) for one, data in ds.items() if nature_of(data) == DATE]) and name == "sum":
-        raise ConfigurationError(f"{', '.join(dates)} is a day of the year, which has no sum; expected mean, p90, ….")
-    yearly = by_year(ds)
-    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
-    own = years[0], years[-1]
-    ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
-    for first, last in ranges:
-        if (lacking := sorted({*range(first, last + 1)} - {*years})) or first > last:
-            told = f"which have the years {own[0]}-{own[1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
-            raise DataError(f"the period {first}-{last} is not in the data, {told}.")
-    windows = horizons(ranges, window, stride)
+    for data in ds.values():
+        natures.check_allowed(data, "operations", name if name in OPERATIONS else "percentiles")
+    yearly = by_year(ds, season_year)
+    windows = horizons(periods_of(ds, yearly, periods), window, stride)
     length = windows[0][1] - windows[0][0] + 1
     needed = {str(one): least_years(min_periods, length, freq, data) for one, data in yearly.items()}
     parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, needed) for ends in windows]
+    counts = join([yearly.sel(year=slice(*ends)).notnull().sum("year", dtype="int16") for ends in windows], HORIZON)
     joined: xr.Dataset = join(parts, HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
         f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, needed[str(variable)])
         for variable, data in joined.items()
     }
-    return xr.Dataset(made, joined.coords, ds.attrs)
+    for variable, count in counts.items():
+        if np.any(needed[str(variable)] < length):
+            attrs = {"long_name": f"Years with a value of {variable}", "units": "1", natures.NATURE: natures.YEARS}
+            made[f"{variable}_clim_{name}_years"] = count.transpose(HORIZON, ...).assign_attrs(attrs)
+    return xr.Dataset(made, joined.coords, ds.attrs | ({SEASON_YEAR: season_year} if freq.startswith("QS") else {}))
 
 
 def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callable[[xr.DataArray], xr.DataArray]]:
@@ -116,12 +121,44 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
     return [(at, at + length - 1) for at in begins]
 
 
+def periods_of(ds: xr.Dataset, yearly: xr.Dataset, periods: Periods | None = None) -> list[tuple[int, int]]:
+    """Return the first and last years of periods, by default all years of (time, ...) that are in its `by_year`, too.
+
+    Raises `DataError` if a period has other years.
+    """
+    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
+    if not periods:
+        return [(years[0], years[-1])]
+    found = [(int(str(first)), int(str(last))) for first, last in each_period(periods)]
+    for first, last in found:
+        if (lacking := sorted({*range(first, last + 1)} - {*years})) or first > last:
+            told = f"which have the years {years[0]}-{years[-1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
+            raise DataError(f"the period {first}-{last} is not in the data, {told}.")
+    return found
+
+
+def missing_years(ds: xr.Dataset, season_year: SeasonYear = "january") -> str:
+    """Return the years, with seasons or months, in which no cell has an indicator, such as "tx_max: 1998 DJF".
+
+    Computes. Years are those from the first to the last of the series.
+    """
+    yearly = by_year(ds, season_year)
+    yearly = yearly.sel(year=slice(*periods_of(ds, yearly)[0]))
+    cells = [dim for dim in yearly.dims if dim not in ("year", "season", "month")]
+    known = yearly.notnull().any(cells).compute()
+    found = {}
+    for name, data in known.items():
+        at = data.stack(at=data.dims) if data.ndim > 1 else data.rename(year="at")
+        found[name] = [" ".join(map(str, np.atleast_1d(one))) for one in at["at"].values[~at.values]]
+    return "; ".join(f"{name}: {', '.join(years)}" for name, years in found.items() if years)
+
+
 def least_years(given: int | float | None, length: int, freq: str, yearly: xr.DataArray) -> Any:
     """Return the years with a value that a window needs, by `min_periods`; (season) where they differ.
 
     `yearly` is by `by_year`. Raises `ConfigurationError`.
     """
-    if given is None and nature_of(yearly) in natures.UNDEFINED:
+    if given is None and rules_of(yearly).undefined:
         given = _SHARE
     if given is None:
         crosses = (
@@ -139,11 +176,11 @@ def least_years(given: int | float | None, length: int, freq: str, yearly: xr.Da
     return given
 
 
-def by_year(ds: xr.Dataset) -> xr.Dataset:
+def by_year(ds: xr.Dataset, season_year: SeasonYear = "january") -> xr.Dataset:
     """Return (year, season or month, ...) of (time, ...), of years that have any; raises as `climatology`."""
     freq = natures.frequency_of(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
-    if freq.startswith("QS"):
+    if freq.startswith("QS") and season_year == "january":
         # From the season that has January on.
         crossing = month > 10
         year = year + crossing
@@ -161,7 +198,9 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
         return made.squeeze("part")
     if freq[0] == "Q":
         names = [(2 * natures.INITIALS)[first % 12 :][:3] for first in starts - 1]
-        return made.rename(part="season").assign_coords(season=("season", names, {"comment": _WINTER}))
+        return made.rename(part="season").assign_coords(
+            season=("season", names, {"comment": f"DJF and NDJ belong to the year of their {season_year.capitalize()}"})
+        )
     return made.assign_coords(part=[natures.NAMES[first] for first in starts - 1]).rename(part="month")
 
 
@@ -170,15 +209,12 @@ def _of_window(
 ) -> xr.Dataset:
     made = {}
     for variable, data in ds.items():
-        deviations = name == "mean" and (
-            "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
-        )
-        if nature_of(data) == DATE:
+        if rules_of(data).circular:
             dates, mean, spread = natures.around_mean(data, "year")
             value = {"mean": mean, "std": spread}.get(name)
             value = natures.in_year(how(dates).assign_attrs(data.attrs)) if value is None else value
         else:
-            value = how(data**2) ** 0.5 if deviations else how(data)
+            value = how(data**2) ** 0.5 if name == "mean" and rules_of(data).squared else how(data)
         made[variable] = value.where(data.notnull().sum("year") >= needed[str(variable)]).drop_attrs(deep=False)
     return xr.Dataset(made)
 
@@ -196,6 +232,4 @@ def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int,
     told = f"{length}-year climatological {name}, of at least {each.max()} years{fewer}"
     attrs["history"] = "\n".join(filter(None, [told, attrs.get("history")]))
     made = data.assign_attrs(attrs).transpose(HORIZON, ...)
-    if name == "std" and nature_of(source) == DATE:
-        return natures.as_days(made)
-    return as_difference(made) if name == "std" and is_temperature(source) else made
+    return natures.as_spread(made) if name == "std" else made

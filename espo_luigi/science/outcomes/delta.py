@@ -9,8 +9,17 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.outcomes.climatology import HORIZON
-from espo_luigi.science.outcomes.natures import DATE, NATURE, RATIO, as_days, nature_of, on_standard_year, unwrapped
-from espo_luigi.science.units import as_difference, is_difference, is_temperature, threshold_in, units_of
+from espo_luigi.science.outcomes.natures import (
+    NATURE,
+    RATIO,
+    as_spread,
+    check_allowed,
+    on_standard_year,
+    rules_of,
+    unwrapped,
+    without_years,
+)
+from espo_luigi.science.units import threshold_in, units_of
 
 # A difference, a quotient, a difference in percent of the baseline: xscen's words.
 Kind = Literal["+", "/", "%"]
@@ -48,7 +57,7 @@ def delta(
     Raises
     ------
     ConfigurationError
-        If a kind is relative for a temperature or a day of the year, or a name of `kind` or `least` is no variable.
+        If a kind is none of a variable's nature (`natures`), or a name of `kind` or `least` is no variable.
     DataError
         If the baseline is absent, or has not one horizon, or other units.
 
@@ -56,6 +65,7 @@ def delta(
     ----------
     `xscen.compute_deltas`, which has no guard.
     """
+    ds = without_years(ds)
     base, name = _baseline(ds, baseline)
     if any(data.attrs.get("calendar") != base[one].attrs.get("calendar") for one, data in ds.items() if one in base):
         ds, base = on_standard_year(ds), on_standard_year(base)
@@ -87,8 +97,7 @@ def _baseline(ds: xr.Dataset, baseline: str | xr.Dataset) -> tuple[xr.Dataset, s
     horizons = [str(one) for one in source[HORIZON].values.ravel()] if HORIZON in source.coords else []
     if isinstance(baseline, str) and baseline not in horizons:
         raise DataError(
-            f"the baseline {baseline} is none of the horizons of `climatological_op.periods` and `window`, which are "
-            f"{', '.join(horizons)}; add it there."
+            f"the baseline {baseline} is none of the horizons, which are {', '.join(horizons)}; add it to the periods."
         )
     if not isinstance(baseline, str) and len(horizons) != 1:
         raise DataError(f"the baseline has the horizons {', '.join(horizons) or 'none'}; expected one.")
@@ -102,17 +111,10 @@ def _of(by_name: Mapping[str, Kind] | Mapping[str, str], variable: str) -> str |
 
 
 def _change(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[str, str]) -> xr.DataArray:
-    if nature_of(data) == DATE:
-        if kind != "+":
-            raise ConfigurationError(
-                f'{data.name} is a day of the year, whose zero is arbitrary; expected the kind "+".'
-            )
-        return as_days((unwrapped(data, base) - base).assign_attrs(data.attrs))
+    check_allowed(data, "changes", kind)
     if kind == "+":
-        change = (data - base).assign_attrs(data.attrs)
-        return as_difference(change) if is_temperature(data) else change
-    if is_temperature(data) and not is_difference(data):
-        raise ConfigurationError(f'{data.name} is a temperature, whose zero is arbitrary; expected the kind "+".')
+        near = unwrapped(data, base) if rules_of(data).circular else data
+        return as_spread((near - base).assign_attrs(data.attrs))
     enough = (abs(base) > 0) & (abs(data) <= _MOST_BASELINES * abs(base))
     if text := _of(least, str(data.name)):
         enough &= abs(base) >= threshold_in(text, units_of(data))

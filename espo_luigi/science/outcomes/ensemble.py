@@ -16,8 +16,14 @@ import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER
-from espo_luigi.science.outcomes.natures import DATE, around_mean, as_days, in_year, nature_of, on_standard_year
-from espo_luigi.science.units import as_difference, is_temperature
+from espo_luigi.science.outcomes.natures import (
+    around_mean,
+    as_spread,
+    in_year,
+    on_standard_year,
+    rules_of,
+    without_years,
+)
 
 ALONG = ("time", HORIZON, LEVEL)
 """Dimensions along which members may be missing."""
@@ -55,7 +61,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
         raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
-    members = {label: on_standard_year(ds) for label, ds in members.items()}
+    members = {label: on_standard_year(without_years(ds)) for label, ds in members.items()}
     (label, like), *others = members.items()
     for its_label, ds in others:
         if differ := _differences(like, ds):
@@ -186,7 +192,7 @@ def statistics(
         # xclim goes from cell to cell for weighted percentiles.
         if weight is not None and np.allclose(weight.where(there[name], 1).values, 1):
             weight = None
-        if is_date := nature_of(of_all) == DATE:
+        if is_circular := rules_of(of_all).circular:
             da, center, spread = around_mean(da, MEMBER, weight)
         made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
         moments = xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight)
@@ -194,13 +200,11 @@ def statistics(
         count, enough = _enough(da, there[name], fewest)
         counted = count.astype("int16").drop_attrs(deep=False)
         counted = counted.assign_attrs(long_name="Number of members with a value", units="1")
-        if is_date:
+        if is_circular:
             made = made.map(lambda data: in_year(data.assign_attrs({**da.attrs, **data.attrs})))  # noqa: B023
             made[f"{name}_mean"] = center.assign_attrs(made[f"{name}_mean"].attrs)
-            made[f"{name}_stdev"] = as_days(spread.assign_attrs(made[f"{name}_stdev"].attrs))
-        elif is_temperature(of_all):
-            made[f"{name}_stdev"] = as_difference(made[f"{name}_stdev"])
-        made[f"{name}_stdev"] = made[f"{name}_stdev"].where(count > 1)
+            made[f"{name}_stdev"] = spread.assign_attrs(made[f"{name}_stdev"].attrs)
+        made[f"{name}_stdev"] = as_spread(made[f"{name}_stdev"]).where(count > 1)
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32))
         for key in [f"{name}_p{percentile:02d}" for percentile in percentiles]:
             made[key] = made[key].where(count >= fewest_of_percentiles)
@@ -234,7 +238,7 @@ def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, leas
     `delta_kind`: thresholds of relative changes ("rel.", "pct.") are parts of the reference's mean, or percents of it.
     """
     data = reference.astype(float)
-    if nature_of(reference) == DATE:
+    if rules_of(reference).circular:
         data, *_ = around_mean(data, "year")
     known = data.notnull()
     numbers = xr.DataArray(np.arange(float(data.sizes["year"])), dims="year").where(known)
@@ -348,7 +352,7 @@ def partition(
         got = f"the {years.size} years {years.min(initial=9999)}-{years.max(initial=0)}"
         raise DataError(f"all have {got}; expected years without a gap, the baseline and 2000-2009 among them")
     names = [*Part._fields[: 3 if method == "lafferty-sriver" else 2], "variability", "total"]
-    if nature_of(ens) == DATE:
+    if rules_of(ens).circular:
         chosen, *_ = around_mean(chosen, [MEMBER, "time"])
     blocks = _in_blocks(chosen)
     like = blocks.isel({MEMBER: 0}, drop=True).expand_dims(uncertainty=names).astype(np.float32).drop_attrs()

@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.outcomes.percentiles import Base, Percentile, days_beyond, share_beyond
 from espo_luigi.science.quantities import ORDERS
 from espo_luigi.science.units import convert_to, units_of
 
@@ -36,6 +37,8 @@ _RUNS = {
     "multiday_temperature_swing": "events",
 }
 _EXCESS = {"growing_degree_days": ">", "cooling_degree_days": ">", "heating_degree_days": "<"}
+_BEYOND = [f"{one}{level}p" for one in ("tg", "tx", "tn") for level in (10, 90)]
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _TEMPERATURE_UNITS = ("K", "degC")
 
 
@@ -43,23 +46,32 @@ _TEMPERATURE_UNITS = ("K", "degC")
 class Kernel:
     """A function of arrays by variable and groups' edges; its number times `factor` plus `offset` is xclim's.
 
-    The function needs so many days (`before`) before a group, and if `dated`, as the last array, month * 100 + day.
+    The function needs so many days (`before`) before a group; if `dated`, as the last array, month * 100 + day; of a
+    `percentile`, its values and the `Base`.
     """
 
     variables: tuple[str, ...]
-    function: Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+    function: Callable[[Sequence[Any], np.ndarray], np.ndarray]
     factor: float = 1.0
     offset: float = 0.0
     before: int = 0
     dated: bool = False
+    percentile: str = ""
 
-    def __call__(self, data: Mapping[str, np.ndarray], edges: np.ndarray, dates: np.ndarray) -> np.ndarray:
+    def __call__(self, data: Mapping[str, np.ndarray], edges: np.ndarray, days: Base) -> np.ndarray:
         """Return (group, ...) of daily arrays (day, ...); group i has the days from edges[i] up to edges[i + 1]."""
-        made = self.function([*(data[name] for name in self.variables), *([dates] if self.dated else ())], edges)
+        further = [data[self.percentile], days] if self.percentile else [days.dates] if self.dated else []
+        made = self.function([*(data[name] for name in self.variables), *further], edges)
         return made * self.factor + self.offset
 
 
-def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArray], units: str) -> Kernel | None:
+def kernel_of(
+    name: str,
+    given: Mapping[str, Any],
+    data: Mapping[str, xr.DataArray],
+    units: str,
+    percentiles: Sequence[Percentile] = (),
+) -> Kernel | None:
     """Return the kernel of a function of xclim's with its arguments, for data in their units; None if there is none.
 
     `data` are the series by their argument, `units` the result's.
@@ -68,6 +80,8 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
     make = partial(Kernel, variables)
     first = next(iter(data.values()))
     try:
+        if percentiles:
+            return _of_percentile(name, given, first, percentiles[0], make) if len(percentiles) == 1 else None
         if name.split("_")[0] in ("tg", "tx", "tn") and name.partition("_")[2] in ("mean", "max", "min"):
             return make(partial(_statistic, name.partition("_")[2]), *_affine(first, units))
         if name == "daily_temperature_range" and given["op"] in ("mean", "max", "min") and _same_units(data):
@@ -102,6 +116,26 @@ def _of_precipitation(name: str, given: Mapping[str, Any], pr: xr.DataArray, mak
     if name == "daily_pr_intensity":
         compare, threshold = ORDERS[given["op"]], _threshold(given["thresh"], pr)
         return make(partial(_intensity, compare, threshold), *_affine(pr, "mm d-1"))
+    return None
+
+
+def _of_percentile(
+    name: str, given: Mapping[str, Any], data: xr.DataArray, per: Percentile, make: Any
+) -> Kernel | None:
+    op, quantile = (
+        _SIGNS.get(given.get("op", ">"), given.get("op", ">")),
+        per.level / 100 if given["bootstrap"] else 0.0,
+    )
+    if name in _BEYOND:
+        return make(partial(days_beyond, op, 1, quantile, None), percentile=per.name)
+    if name.endswith("_spell_duration_index") and given["resample_before_rl"]:
+        return make(partial(days_beyond, op, int(given["window"]), quantile, None), percentile=per.name)
+    if name == "days_over_precip_thresh" and not quantile:
+        return make(partial(days_beyond, op, 1, 0.0, _threshold(given["thresh"], data)), percentile=per.name)
+    if name in ("fraction_over_precip_thresh", "precipitation_over_percentile") and not quantile:
+        relative, thresh = name[0] == "f", _threshold(given["thresh"], data)
+        units = (1.0, 0.0) if relative else _affine(data, "mm d-1")
+        return make(partial(share_beyond, op, thresh, relative), *units, percentile=per.name)
     return None
 
 
@@ -187,13 +221,13 @@ def _runs(how: str, window: int, days: np.ndarray, edges: np.ndarray) -> np.ndar
 def _season(compared: Any, window: int, middle: int, arrays: Sequence[np.ndarray], edges: np.ndarray) -> np.ndarray:
     """Return the days from the first run before the middle's date to the first run of other days after it."""
     days, made = compared(arrays[:-1]), np.zeros((len(edges) - 1, *arrays[0].shape[1:]))
-    for length, (first, last) in zip(made, pairwise(edges), strict=True):
+    for group, (first, last) in enumerate(pairwise(edges)):
         at = np.flatnonzero(arrays[-1][first:last] == middle)
         if at.size == 1:
             start = _first_run(days[first : first + at[0] + window - 1], window)
             end = _first_run(~days[first + at[0] : last], window)
             end = np.where(end < 0, last - first, end + at[0])
-            length[:] = np.where(start < 0, 0, end - start)
+            made[group] = np.where(start < 0, 0, end - start)
     return made
 
 

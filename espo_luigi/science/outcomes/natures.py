@@ -1,32 +1,83 @@
-"""What an indicator is: the table of natures, and what follows for dates and for years of other lengths.
+"""What an indicator is: the table of natures, which decides what may be done with each quantity.
 
-Days of the year lie on a circle, where 31 December is next to 1 January. Counts and amounts of years of 360 or 366 days
-are comparable with those of 365 only after scaling.
+Counts, amounts and degree days are scaled to a year of 365 days, and dates placed in it. An indicator declares its
+nature by the attribute `nature`, in xclim's format `cf_attrs: {nature: degree days}`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.calendar import calendar_of, canonical
+from espo_luigi.science.units import as_difference, is_difference, is_temperature
 
-NATURE, DATE, DAYS, RATIO = "nature", "day of the year", "days between dates", "ratio"
-# The first row that matches counts: the index of xclim and the variable, [units], the last of the cell methods.
-_TABLE = (
-    (RATIO, r"(daily_pr|snowfall)_intensity|sdii|thresholded_statistics|_ratio|fraction_|rprctot|precip_seasonality"),
-    ("extreme", r"consecutive|(max|mean)_(length|magnitude)|spell_length |prcptot_w|\bc[dw]d\b|m(ax|in)\w* over"),
-    ("count", r"\[(d|days?|h|hours?)\]|frequency.* \[1?\]"),
-    ("amount", r"\[\S+ (d|days?)\]|\[(?!1?\]|%)[^]]*\] sum|huglin_index|chill_|dryness_index"),
-)  # fmt: skip
-UNDEFINED = (DATE, RATIO)
-"""Natures without a value in years without such days: before the first frost, or without rain."""
-_SCALED = (DATE, DAYS, "count", "amount")
+NATURE, DATE, DAYS, DIFFERENCE = "nature", "day of the year", "days between dates", "difference"
+RATIO, YEARS = "ratio", "years"
+_STATISTICS = ("mean", "std", "median", "min", "max", "percentiles")
+_SUMMED = (*_STATISTICS, "sum")
+
+
+@dataclass(frozen=True)
+class Nature:
+    """A kind of quantity, and what follows.
+
+    `pattern` finds it in xclim's index, the variable's name, CF's cell methods, [units], and the last cell method.
+    `operations` are the statistics over years, `changes` the kinds of change that exist. `scaled` says what the
+    calendar's year changes: amounts, dates, or nothing (""). Some years have no value if it is `undefined` in years
+    without such days. A mean over years is that of squares if it is `squared`; all means are `circular` or linear.
+    Reports show `shown_units`, by default the indicator's, and changes in `colours`, by default by their names.
+    """
+
+    word: str
+    pattern: str
+    operations: tuple[str, ...] = _STATISTICS
+    changes: tuple[str, ...] = ("+", "/", "%")
+    scaled: Literal["", "amount", "date"] = ""
+    undefined: bool = False
+    circular: bool = False
+    squared: bool = False
+    shown_units: str = ""
+    colours: str = ""
+
+
+NATURES: Mapping[str, Nature] = {
+    one.word: one
+    for one in (  # the first pattern that matches counts
+        Nature(DATE, r" \[day_of_year\]", changes=("+",), scaled="date", undefined=True, circular=True, colours="PuOr"),
+        Nature(DAYS, r"^lag_", changes=("+",), scaled="date", undefined=True, colours="PuOr"),
+        Nature(
+            RATIO,
+            r"(daily_pr|snowfall)_intensity|sdii|thresholded_statistics|_ratio|fraction_|rprctot|_seasonality"
+            r"|aridity_index|isothermality",
+            undefined=True,
+        ),
+        Nature("standard deviation", r"(?<![a-zA-Z])(std|stdev|standard.deviation)(?![a-zA-Z])", squared=True),
+        Nature(DIFFERENCE, r"(range|variability|difference).* \[K\]"),
+        Nature("temperature", r" \[K\]", changes=("+",), shown_units="degC"),
+        Nature(
+            "extreme",
+            r"consecutive|(max|mean)_(length|magnitude)|spell_length |prcptot_w|\bc[dw]d\b|\] m(ax|in)\w* over"
+            r"|^\w+_m(ax|in) |^max_",
+        ),
+        Nature("share", r"_prop .*\[1?\]|(frequency|days|\dp) .*\[%\]"),
+        Nature("count", r"\[(d|days?|h|hours?)\]|frequency.* \[1?\]", _SUMMED, scaled="amount"),
+        Nature("degree days", r"\[(K|\w*deg\w*) (d|days?)\]|huglin_index|degree_days", _SUMMED, scaled="amount"),
+        Nature("amount", r"\[\S+ (d|days?)\]|\[(?!1?\]|%)[^]]*\] sum|chill_|dryness_index", _SUMMED, scaled="amount"),
+        Nature("rate", r"precip_average|\[.*(/(s|h|d(ay)?)|\b(s|second|h|d|day)-1)\]"),
+        Nature("index", r"\[1?\]", changes=("+",)),
+        Nature("value", ""),
+        Nature(YEARS, "", operations=(), changes=()),
+    )
+}  # fmt: skip
+_OF_TEMPERATURES = ("temperature", DIFFERENCE, "standard deviation")
 # Most products have this calendar, whose numbers stay as they are.
 STANDARD = "noleap"
 _YEARS = {"360_day": 360.0, STANDARD: 365.0, "standard": 365.2425, "all_leap": 366.0}
@@ -36,18 +87,57 @@ INITIALS = "JFMAMJJASOND"
 
 
 def nature_of(data: xr.DataArray, index: str = "") -> str:
-    """Return what a variable is: "day of the year", "count", "amount", "extreme", "ratio", "value" (all else).
+    """Return what a variable is, a word of `NATURES`.
 
-    By the attribute `nature`; else by CF's attributes, and the name of the variable and of xclim's `index`.
+    By the attribute `nature`; else by CF's attributes, and the name of the variable and of xclim's `index`. Raises
+    `ConfigurationError` if the attribute is none of the words.
     """
     attrs = data.attrs
     if NATURE in attrs:
+        if attrs[NATURE] not in NATURES:
+            words = ", ".join(word for word in NATURES if word != YEARS)
+            raise ConfigurationError(
+                f"`cf_attrs.nature` of {data.name}: got {attrs[NATURE]!r}, expected one of {words}."
+            )
         return str(attrs[NATURE])
-    if attrs.get("standard_name") == DATE.replace(" of the ", "_of_") or attrs.get("is_dayofyear"):
-        return DATE
-    last = re.sub(r".*time: ", "", str(attrs.get("cell_methods", "")))
-    text = f"{index} {data.name} [{attrs.get('units', '')}] {last}"
-    return next((nature for nature, pattern in _TABLE if re.search(pattern, text)), "value")
+    methods, units = str(attrs.get("cell_methods", "")), attrs.get("units", "")
+    if attrs.get("standard_name") == "day_of_year" or attrs.get("is_dayofyear"):
+        units = "day_of_year"
+    words = f"{attrs.get('long_name')} {attrs.get('description')}".lower()
+    methods += " std" * ("standard deviation" in words) + " range" * is_difference(data)
+    with suppress(DataError):
+        units = "K" if is_temperature(data) else units
+    text = f"{index} {data.name} {methods} [{units}] {re.sub(r'.*time: ', '', methods)}".strip()
+    return next(word for word, one in NATURES.items() if re.search(one.pattern, text))
+
+
+def rules_of(data: xr.DataArray) -> Nature:
+    """Return the row of a variable's nature; raises as `nature_of`."""
+    return NATURES[nature_of(data)]
+
+
+def without_years(ds: xr.Dataset) -> xr.Dataset:
+    """Return the variables that have changes and ensembles: all but numbers of years."""
+    return ds[[name for name, data in ds.items() if nature_of(data) != YEARS]]
+
+
+def check_allowed(data: xr.DataArray, what: Literal["operations", "changes"], asked: str) -> None:
+    """Raise `ConfigurationError` if a statistic over years, or a kind of change, does not exist for a variable."""
+    if asked not in (allowed := getattr(rules_of(data), what)):
+        raise ConfigurationError(
+            f"{data.name} is of the nature {nature_of(data)}, whose {what} are {', '.join(allowed)}; got {asked}. "
+            "Choose one of them."
+        )
+
+
+def check_declared(data: xr.DataArray) -> None:
+    """Raise `ConfigurationError` if a variable has the attribute `nature` of another quantity than its units have."""
+    nature = nature_of(data)
+    if NATURE in data.attrs and is_temperature(data) and nature not in _OF_TEMPERATURES:
+        raise ConfigurationError(
+            f"`cf_attrs.nature` of {data.name}: got {nature} in {data.attrs['units']}, expected for temperatures one "
+            f"of {', '.join(_OF_TEMPERATURES)}."
+        )
 
 
 def with_natures(ds: xr.Dataset, indices: Mapping[str, str] | None = None) -> xr.Dataset:
@@ -55,7 +145,7 @@ def with_natures(ds: xr.Dataset, indices: Mapping[str, str] | None = None) -> xr
     made = {}
     for name, data in ds.items():
         attrs = {**data.attrs, NATURE: nature_of(data, (indices or {}).get(str(name), ""))}
-        if attrs[NATURE] in _SCALED and "time" in data.dims:
+        if NATURES[attrs[NATURE]].scaled and "time" in data.dims:
             attrs.setdefault("calendar", calendar_of(data))
         made[name] = data.assign_attrs(attrs)
     return ds.assign(made)
@@ -83,7 +173,7 @@ def on_standard_year(ds: xr.Dataset) -> xr.Dataset:
     ds = with_natures(ds)
     made = {}
     for name, data in ds.items():
-        if data.attrs[NATURE] not in _SCALED or "calendar" not in data.attrs:
+        if not rules_of(data).scaled or "calendar" not in data.attrs:
             continue
         attrs = {**data.attrs, "calendar": STANDARD, "standard_year": "365 days, to which others are scaled"}
         if canonical(data.attrs["calendar"]) != STANDARD:
@@ -95,7 +185,7 @@ def on_standard_year(ds: xr.Dataset) -> xr.Dataset:
 def _factor(data: xr.DataArray, ds: xr.Dataset) -> Any:
     """Return the days of the same months in the standard year by those in the variable's calendar."""
     calendar, time = canonical(data.attrs["calendar"]), data["time"].dt if "time" in data.dims else None
-    if data.attrs[NATURE] in (DATE, DAYS):
+    if rules_of(data).scaled == "date":
         if time is None or calendar != "standard":
             return _YEARS[STANDARD] / _YEARS[calendar]
         # A date before the first of the period is one of the next year.
@@ -157,14 +247,17 @@ def in_year(dates: xr.DataArray) -> xr.DataArray:
     return ((dates - 1) % days_of_year(dates) + 1).assign_attrs(dates.attrs)
 
 
-def as_days(data: xr.DataArray) -> xr.DataArray:
-    """Return a difference or spread of dates with its attributes: a number of days."""
-    kept = {key: value for key, value in data.attrs.items() if key not in ("standard_name", "is_dayofyear")}
-    return data.drop_attrs(deep=False).assign_attrs({**kept, "units": "days", NATURE: DAYS})
+def as_spread(data: xr.DataArray) -> xr.DataArray:
+    """Return a difference or spread with the attributes of its values: days, or a difference of temperatures."""
+    if rules_of(data).circular:
+        kept = {key: value for key, value in data.attrs.items() if key not in ("standard_name", "is_dayofyear")}
+        return data.drop_attrs(deep=False).assign_attrs({**kept, "units": "days", NATURE: DAYS})
+    is_of_temperatures = "units" in data.attrs and is_temperature(data)
+    return as_difference(data).assign_attrs({NATURE: DIFFERENCE}) if is_of_temperatures else data
 
 
 def means_of(ds: xr.Dataset, mean: Callable[[xr.Dataset], xr.Dataset]) -> xr.Dataset:
     """Return a linear mean of variables, of days of the year the circular mean; lazy."""
-    dates = {name: data for name, data in ds.items() if nature_of(data) == DATE}
+    dates = {name: data for name, data in ds.items() if rules_of(data).circular}
     of = {name: circular(data, lambda part: mean(part.to_dataset(name="x"))["x"])[0] for name, data in dates.items()}
     return mean(ds).assign(of)

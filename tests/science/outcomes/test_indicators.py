@@ -127,7 +127,7 @@ def test_a_grid_and_other_units_give_the_same() -> None:
     grid = ds.drop_vars(["lat", "lon"]).expand_dims(lat=[45.0, 46.0]).rename(loc="lon").chunk(lat=1, lon=2, time=365)
     grid["tasmax"] = (grid["tasmax"] - 273.15).assign_attrs(ds["tasmax"].attrs | {"units": "degC"})
     grid["pr"] = (grid["pr"] * 86400).assign_attrs(ds["pr"].attrs | {"units": "mm/day"})
-    names = {"tx_max": "extreme", "tx_days_above": "count", "prcptot": "amount", "sdii": "ratio", "cdd": "extreme"}
+    names = {"tx_max": "temperature", "tx_days_above": "count", "prcptot": "amount", "sdii": "ratio", "cdd": "extreme"}
     names |= {"rx1day": "extreme", "rx5day": "extreme"}
     indicators = [one for one in load_indicators(str(MODULE)) if one[0] in names]
     made = compute_indicators(grid, indicators)["YS-JAN"]
@@ -156,6 +156,30 @@ def test_an_indicator_that_needs_the_latitude_gets_it() -> None:
     np.testing.assert_array_equal(cells.transpose("time", "loc"), own.transpose("time", "lat"))
 
 
+def test_a_southern_summer_has_an_index_of_latitudes_too(tmp_path: Path) -> None:
+    of_summer = "parameters: {start_date: 10-01, end_date: 04-01, freq: YS-JUL}"
+    module = written(tmp_path, f"indicators: {{south: {{base: huglin_index, {of_summer}}}}}")
+    ((name, one),) = load_indicators(str(module))
+    ds = daily("noleap").isel(time=slice(1200)).swap_dims(loc="lat").drop_vars(["loc", "lon"])
+    ds = ds.assign_coords(lat=("lat", [-48.0, -40.0, -36.0, -35.0][: ds.sizes["lat"]], ds["lat"].attrs))
+    ds["lat"].attrs = {"standard_name": "latitude", "units": "degrees_north"}
+    made, expected = compute_indicators(ds.chunk(time=365), [(name, one)])["YS-JUL"], one(ds=ds)
+    shared = made[expected.name].sel(time=expected["time"], lat=expected["lat"]).transpose(*expected.dims)
+    assert expected.notnull().any()
+    np.testing.assert_allclose(shared.values, expected.values, rtol=1e-5)
+
+
+def test_a_single_series_without_cells_may_lack_a_day() -> None:
+    ds = daily("noleap").isel(loc=0, time=slice(1200)).drop_vars(["loc", "lat", "lon"], errors="ignore").load()
+    ds["tas"][400] = np.nan
+    asked = [one for one in load_indicators("etccdi") if one[0] in ("gsl", "tr")]
+    of_cell = compute_indicators(ds.expand_dims(loc=1), asked)["YS-JAN"].isel(loc=0)
+    made = compute_indicators(ds, asked)["YS-JAN"]
+    assert made["gsl"].isnull().any() and made["gsl"].notnull().any()
+    for name, data in made.items():
+        np.testing.assert_array_equal(data.values, of_cell[name].values)
+
+
 def test_all_that_cannot_be_computed_is_named_at_once(tmp_path: Path) -> None:
     module = written(
         tmp_path,
@@ -173,7 +197,7 @@ indicators:
     text = str(raised.value)
     assert "has 4 problems" in text
     assert "indicator snow: it needs snw" in text
-    assert "base period (tasmax_per)" in text
+    assert "indicator hot: it needs percentiles of a base period" in text
     assert "indicator swe: " in text
     assert "indicator daily: it has no frequency" in text
     assert "good" not in text
@@ -286,3 +310,36 @@ def test_indicators_have_the_order_of_their_file_whatever_was_read_before(tmp_pa
         given = {"realm": "atmos", "indicators": {name: {"base": name} for name in names}}
         (tmp_path / "own.yml").write_text(yaml.safe_dump(given, sort_keys=False))
         assert [name for name, _ in load_indicators(str(tmp_path / "own.yml"))] == list(names)
+
+
+GAPS: dict[str, Any] = {
+    "any": {}, "wmo": {"missing": "wmo"}, "skip": {"missing": "skip"}, "context": {"missing": "from_context"},
+    "pct": {"missing": "pct", "missing_options": {"tolerance": 0.05}},
+    "strict": {"missing": "wmo", "missing_options": {"nm": 2, "nc": 2}},
+    "days": {"missing": "at_least_n", "missing_options": {"n": 365}},
+    "n": {"missing": "at_least_n", "missing_options": {"n": 20}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "freq"), [*((rule, "YS") for rule in GAPS), ("wmo", "QS-DEC"), ("n", "MS")])
+def test_each_rule_of_missing_days_is_xclims(rule: str, freq: str, tmp_path: Path) -> None:
+    time = xr.date_range("2001-01-01", "2005-02-15", calendar="standard", use_cftime=True)
+    season = 285 - 14 * np.cos(np.asarray(time.dayofyear) / 365 * 2 * np.pi)
+    values = np.random.default_rng(0).normal(0, 4, (time.size, 5)) + season[:, None]
+    # In 2004, a leap year: a day, some in a row, scattered ones in May, two whole months.
+    for cell, gap in enumerate((slice(1200, 1201), slice(1150, 1154), slice(1217, 1245, 2), slice(1280, 1340))):
+        values[gap, cell] = np.nan
+    attrs = {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: maximum"}
+    ds = xr.Dataset({"tasmax": (("time", "lat"), values, attrs)}, {"time": time, "lat": np.arange(40.0, 45)})
+    bases: dict[str, Any] = {
+        "hot": {"base": "tx_days_above", "parameters": {"thresh": "12 degC"}},
+        "high": {"base": "tx_max"},
+    }
+    made = {name: {**base, **GAPS[rule], "cf_attrs": {"var_name": name}} for name, base in bases.items()}
+    (tmp_path / "own.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": made}))
+    own = load_indicators(str(tmp_path / "own.yml"))
+    (ours,) = compute_indicators(ds.chunk(time=500), own, freqs=[freq]).values()
+    for name, one in own:
+        theirs = one(ds=ds, freq=freq)
+        theirs = theirs.sel(time=theirs["time"].dt.year >= 2001).reindex(time=ours["time"])
+        np.testing.assert_allclose(ours[name].transpose(*theirs.dims), theirs, rtol=1e-6)

@@ -15,13 +15,14 @@ from scipy import stats
 from xclim.core.calendar import convert_doy
 
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.export import netcdf
 from espo_luigi.report.changes import domain_means
 from espo_luigi.science.geometry.boxes import Box
 from espo_luigi.science.outcomes import ensemble
 from espo_luigi.science.outcomes.climatology import by_year, climatology, least_years
 from espo_luigi.science.outcomes.delta import delta
-from espo_luigi.science.outcomes.indicators import compute_indicators, load_indicators
-from espo_luigi.science.outcomes.natures import nature_of, on_standard_year, with_natures
+from espo_luigi.science.outcomes.indicators import checked, compute_indicators, load_indicators
+from espo_luigi.science.outcomes.natures import nature_of, on_standard_year, without_years
 from espo_luigi.science.outcomes.regions import region_means
 
 DAYS = {"noleap": 365, "360_day": 360, "standard": 365.2425}
@@ -90,11 +91,11 @@ def test_spreads_and_changes_of_dates_are_days_and_sums_and_quotients_are_refuse
     ds = yearly(WINTERS, freq="YS-JAN")
     spread = climatology(ds, op="std")["x_clim_std"].attrs
     assert (spread["units"], "standard_name" in spread, "is_dayofyear" in spread) == ("days", False, False)
-    with pytest.raises(ConfigurationError, match="x is a day of the year, which has no sum"):
+    with pytest.raises(ConfigurationError, match=r"x is of the nature day of the year, .*; got sum"):
         climatology(ds, op="sum")
     made = climatology(ds, periods=[["1991", "1998"], ["1999", "2005"]], min_periods=7, window=7)
     with pytest.raises(
-        ConfigurationError, match='is a day of the year, whose zero is arbitrary; expected the kind "\\+"'
+        ConfigurationError, match="x_clim_mean is of the nature day of the year, whose changes are \\+; got %"
     ):
         delta(made, "1991-1997", kind="%")
 
@@ -250,7 +251,7 @@ def test_one_year_less_is_allowed_of_the_winter_only() -> None:
         made = climatology(seasons.assign(x=data), periods=[["1992", "2000"]])["x_clim_mean"]
         assert made.sel(season=season).isnull().all() == (season == "JJA"), at
         assert made.notnull().sum() == (3 if season == "JJA" else 4)
-        assert "to that of their December" in made["season"].attrs["comment"]
+        assert made["season"].attrs["comment"].endswith("of their January")
         assert "of at least 9 years" in made.attrs["history"]
     whole = by_year(yearly(np.ones(9), freq="YS-JUL", units="K"))["x"]
     assert least_years(None, 9, "YS-JUL", whole) == 8 and least_years(None, 9, "YS-JAN", whole) == 9
@@ -270,17 +271,144 @@ def test_rainless_years_leave_the_others_a_mean_intensity() -> None:
     assert climatology(lacking)["wet_clim_mean"].isnull().all()
 
 
-@pytest.mark.parametrize(("base", "nature"), [
-    ("first_day_tn_below", "day of the year"), ("last_spring_frost", "day of the year"),
-    ("growing_season_end", "day of the year"), ("frost_days", "count"), ("wetdays", "count"),
-    ("heat_wave_frequency", "count"), ("hot_spell_total_length", "count"), ("growing_season_length", "count"),
-    ("prcptot", "amount"), ("growing_degree_days", "amount"), ("cdd", "extreme"), ("hot_spell_max_length", "extreme"),
-    ("rx1day", "extreme"), ("sdii", "ratio"), ("tg_mean", "value"), ("dtr", "value"), ("wetdays_prop", "value"),
+# What each quantity is, written by hand. Of all, the traps are dates that no name tells, spells, shares and rates.
+EXPECTED = {
+    "day of the year": "first_day_tn_below last_spring_frost growing_season_end growing_season_start freshet_start "
+    "first_snowfall last_snowfall frost_free_season_start frost_free_season_end degree_days_exceedance_date "
+    "snd_max_doy snd_season_start snw_season_end doy_qmax doy_qmin",
+    "days between dates": "lag_snowpack_flow_peaks",
+    "count": "frost_days wetdays dry_days hot_days heat_wave_frequency wet_spell_frequency hot_spell_total_length "
+    "growing_season_length frost_free_season_length snd_season_length freezethaw_spell_frequency calm_days "
+    "days_with_snow snd_days_above cold_spell_days tx_tn_days_above high_flow_frequency rain_on_frozen_ground_days "
+    "SU FD TR R10mm GSL SD5cm",
+    "amount": "precip_accumulation wet_precip_accumulation solid_precip_accumulation dryness_index PRCPTOT RR",
+    "degree days": "growing_degree_days heating_degree_days cooling_degree_days thawing_degree_days huglin_index "
+    "biologically_effective_degree_days HD17 GD4",
+    "rate": "sfcWind_mean precip_average liquid_precip_average",
+    "temperature": "tg_mean tx_max tn_min TXx TNn TG",
+    "difference": "daily_temperature_range max_daily_temperature_range extreme_temperature_range DTR vDTR",
+    "ratio": "daily_pr_intensity snowfall_intensity liquid_precip_ratio rprctot SDII",
+    "share": "snowfall_frequency wetdays_prop",
+    "extreme": "maximum_consecutive_dry_days maximum_consecutive_wet_days max_1day_precipitation_amount "
+    "hot_spell_max_length consecutive_frost_days hot_spell_max_magnitude sfcWind_max freezethaw_spell_mean_length "
+    "snw_max snow_melt_we_max RX5day CDD CFD CSU",
+    "index": "standardized_precipitation_index latitude_temperature_index rb_flashiness_index",
+    "value": "snow_depth SD",
+}
+
+
+def weather() -> xr.Dataset:
+    """All that indicators of xclim need, of three years, (time, lat), lazy."""
+    time = xr.date_range("2000-01-01", "2002-12-31", calendar="noleap", use_cftime=True)
+    part = -np.cos((np.asarray(time.dayofyear)[:, None] - 15) / 365 * 2 * np.pi) * np.ones((1, 2))
+    flux, water = "precipitation_flux", "water_volume_transport_in_river_channel"
+    given = {
+        "tas": (283 + 14 * part, "K", "air_temperature", "mean"), "tasmax": (288 + 14 * part, "K", "air_temperature",
+        "maximum"), "tasmin": (278 + 14 * part, "K", "air_temperature", "minimum"), "pr": (2 + part, "mm d-1", flux,
+        "mean"), "prc": (1 + part / 2, "mm d-1", f"convective_{flux}", "mean"), "prsn": (1 - part, "kg m-2 d-1",
+        "snowfall_flux", "mean"), "evspsblpot": (3 + part, "kg m-2 d-1", "water_potential_evapotranspiration_flux",
+        "mean"), "sfcWind": (4 + part, "m s-1", "wind_speed", "mean"), "snd": (1 - part, "m", "surface_snow_thickness",
+        "mean"), "snw": (300 - 300 * part, "kg m-2", "surface_snow_amount", "mean"), "q": (99 + part, "m3 s-1", water,
+        "mean"), "da": (99 + part, "m3 s-1", water, "mean"),
+    }  # fmt: skip
+    data = {
+        name: (("time", "lat"), values, {"units": units, "standard_name": of, "cell_methods": f"time: {how}"})
+        for name, (values, units, of, how) in given.items()
+    }
+    return xr.Dataset(data, {"time": time, "lat": [45.0, 46]}).chunk()
+
+
+def test_the_table_of_natures_knows_xclims_indicators_by_what_they_are() -> None:
+    everyone = {name: one for module in ("atmos", "land", "icclim") for name, one in load_indicators(module)}
+    wrong, ds = [], weather()
+    for nature, names in EXPECTED.items():
+        for name in names.split():
+            (made,) = compute_indicators(ds, [(name, everyone[name])]).values()
+            (data,) = made.values()
+            wrong += [f"{name}: {data.attrs['nature']}"] if data.attrs["nature"] != nature else []
+    assert not wrong
+    assert sum(len(names.split()) for names in EXPECTED.values()) >= 90
+
+
+def declared(folder: Path, nature: str) -> list[Any]:
+    text = "realm: atmos\nindicators:\n  own: {base: wetdays, cf_attrs: {var_name: own, nature: " + nature + "}}\n"
+    (folder / "own.yml").write_text(text)
+    return load_indicators(f"{folder}/own.yml")
+
+
+def test_a_strangers_indicator_declares_its_nature(tmp_path: Path) -> None:
+    made = compute_indicators(weather(), declared(tmp_path, "degree days"))["YS-JAN"]
+    assert nature_of(made["own"]) == "degree days" and made["own"].attrs["calendar"] == "noleap"
+    with pytest.raises(
+        ConfigurationError,
+        match=r"indicator own: `cf_attrs.nature` of own: got 'warmth', expected one of .*degree days",
+    ):
+        checked(declared(tmp_path, "warmth"), ["pr"])
+    of_temperature = [(name, one) for name, one in load_indicators("atmos") if name == "tx_max"]
+    checked(of_temperature, ["tasmax"])
+    (tmp_path / "odd.yml").write_text("indicators: {odd: {base: tx_max, cf_attrs: {var_name: odd, nature: amount}}}")
+    with pytest.raises(
+        ConfigurationError, match=r"nature` of odd: got amount in K, expected .*temperature, difference"
+    ):
+        checked(load_indicators(f"{tmp_path}/odd.yml"), ["tasmax"])
+    (tmp_path / "odd.yml").write_text("indicators: {odd: {base: tx_max, missing: wmoo}}")
+    with pytest.raises(ConfigurationError, match=r"indicator odd: `missing`: got wmoo, expected one of any, .*wmo"):
+        checked(load_indicators(f"{tmp_path}/odd.yml"), ["tasmax"])
+
+
+@pytest.mark.parametrize(("nature", "op", "kind"), [
+    ("day of the year", "sum", "/"), ("temperature", "sum", "%"), ("index", "sum", "%"), ("rate", "sum", ""),
+    ("ratio", "sum", ""), ("share", "sum", ""), ("extreme", "sum", ""), ("days between dates", "sum", "/"),
+    ("amount", "", ""), ("count", "", ""), ("degree days", "", ""), ("difference", "sum", ""), ("value", "sum", ""),
 ])  # fmt: skip
-def test_the_table_of_natures_knows_xclims_indicators_under_any_name(base: str, nature: str, tmp_path: Path) -> None:
-    text = f"realm: atmos\nindicators:\n  own: {{base: {base}, cf_attrs: {{var_name: own, long_name: Eigener}}}}\n"
-    (tmp_path / "own.yml").write_text(text)
-    ((_, one),) = load_indicators(str(tmp_path / "own.yml"))
-    attrs = {"units": "1", **one.cf_attrs[0]}
-    ds = with_natures(xr.Dataset({"own": ((), 1.0, attrs)}), {"own": one.compute.__name__})
-    assert nature_of(ds["own"]) == ds["own"].attrs["nature"] == nature
+def test_statistics_and_changes_that_a_nature_has_not_are_refused(nature: str, op: str, kind: str) -> None:
+    ds = yearly(np.arange(1.0, 13), freq="YS-JAN", units="1", nature=nature)
+    for each in ("mean", "std", "median", "min", "max", "p90", "sum"):
+        if each == op:
+            with pytest.raises(ConfigurationError, match=f"x is of the nature {nature}, .*mean.*; got sum"):
+                climatology(ds, op=each)
+        else:
+            climatology(ds, op=each)
+    normals = climatology(ds, periods=[["1991", "1995"], ["1996", "2000"]])
+    for each in ("+", "/", "%"):
+        if kind and each != "+":
+            with pytest.raises(ConfigurationError, match=f"_mean is of the nature {nature}, .* are \\+; got {each}"):
+                delta(normals, "1991-1995", kind=each)  # type: ignore[arg-type]
+        else:
+            delta(normals, "1991-1995", kind=each)  # type: ignore[arg-type]
+
+
+def test_a_mean_of_standard_deviations_is_that_of_variances_whatever_the_names() -> None:
+    values, root = np.arange(1.0, 13), np.mean(np.arange(1.0, 13) ** 2) ** 0.5
+    for attrs, expected in (
+        ({"units": "K", "nature": "temperature"}, 6.5),
+        ({"units": "K", "cell_methods": "time: standard_deviation"}, root),
+    ):
+        ds = yearly(values, freq="YS-JAN", **attrs).rename(x="lastday")
+        assert float(climatology(ds)["lastday_clim_mean"][0]) == pytest.approx(expected)
+    assert nature_of(yearly(values, units="mm").rename(x="tx_std")["tx_std"]) == "standard deviation"
+
+
+def test_natures_survive_all_that_is_made_of_indicators(tmp_path: Path) -> None:
+    everyone = dict(load_indicators("atmos"))
+    names = "first_day_tn_below frost_days growing_degree_days tg_mean daily_pr_intensity daily_temperature_range"
+    daily = weather().expand_dims(lon=[5.0, 6.0, 7.0]).transpose("time", "lat", "lon")
+    made = compute_indicators(daily, [(name, everyone[name]) for name in names.split()])["YS-JAN"]
+    own = {str(name): data.attrs["nature"] for name, data in made.items()}
+    normals = climatology(made, periods=[["2000", "2000"], ["2001", "2001"]], min_periods=1)
+    spread = climatology(made, op="std", min_periods=1)
+    changes = delta(normals, "2000-2000")
+    as_changes = {"day of the year": "days between dates", "temperature": "difference"}
+    for ds, natures in ((made, {}), (normals, {}), (spread, as_changes), (changes, as_changes)):
+        ens = ensemble.join({"a": ds, "b": ds})
+        stats = ensemble.statistics(ens, ensemble.present(ens))
+        over = region_means(stats.merge(ens, compat="override"), {"all": Box((4.5, 7.5), (44.5, 46.5))}).compute()
+        path = tmp_path / "over.nc"
+        netcdf.write_netcdf(netcdf.statistics_file(over, "over"), path, netcdf.Layout({}), lambda _: "")
+        with xr.open_dataset(path, decode_times=False, engine="h5netcdf") as written:
+            for name, data in without_years(ds).items():
+                wanted = natures.get(own[str(name).partition("_clim_")[0]], own[str(name).partition("_clim_")[0]])
+                for each in (data, ens[name], stats[f"{name}_p50"], over[f"{name}_p50"], written[f"{name}_p50"]):
+                    assert each.attrs["nature"] == wanted, (name, each.attrs)
+                of_members = as_changes.get(wanted, wanted)
+                assert nature_of(over[f"{name}_stdev"]) == of_members, name

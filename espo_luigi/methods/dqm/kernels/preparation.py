@@ -106,12 +106,15 @@ def window_quantile(bits, before, n_values, sorted_values, quantile):
 @inlined
 def find_equals(sorted_values, firsts, lasts):
     """Fill, for each rank, the first and the last rank (excluded) of the values equal to its own."""
-    for rank in range(sorted_values.size):
-        same = rank > 0 and sorted_values[rank] == sorted_values[rank - 1]
-        firsts[rank] = firsts[rank - 1] if same else rank
-    for rank in range(sorted_values.size - 1, -1, -1):
-        same = rank < sorted_values.size - 1 and sorted_values[rank] == sorted_values[rank + 1]
-        lasts[rank] = lasts[rank + 1] if same else rank + 1
+    first, last = 0, sorted_values.size
+    for rank in range(last):
+        if rank > 0 and sorted_values[rank] != sorted_values[rank - 1]:
+            first = rank
+        firsts[rank] = first
+    for rank in range(last - 1, -1, -1):
+        lasts[rank] = last
+        if rank > 0 and sorted_values[rank] != sorted_values[rank - 1]:
+            last = rank
 
 
 @inlined

@@ -107,20 +107,21 @@ def ranks_of_days(series, days, rows, turns, factors, out, found):
 
 
 @inlined
-def relative_ranks(values, keys, windows, out):
+def relative_ranks(values, keys, windows, kept, out):
     """Fill ``out`` with each value's rank in its day of year's window, from 0 to 1, rounded as xsdba's.
 
-    Equal values share their mean rank. NaN stands for NaN. ``keys`` is scratch (see `sort_cell`).
+    Only ``kept`` values, bool, are ranked. Equal values share their mean rank. NaN stands for NaN. ``keys`` is scratch
+    (see `sort_cell`).
     """
     ranks, sorted_values = np.empty(values.size, dtype=np.int32), np.empty(values.size, dtype=values.dtype)
     n_valid = sort_cell(values, keys, ranks, sorted_values)
-    firsts, lasts = np.empty((2, n_valid), dtype=np.int32)
+    # Rows of one array would not be contiguous to the compiler.
+    firsts, lasts = np.empty(n_valid, dtype=np.int32), np.empty(n_valid, dtype=np.int32)
     tied = n_valid > 1 and (sorted_values[1:n_valid] == sorted_values[: n_valid - 1]).any()
     if tied:
         find_equals(sorted_values[:n_valid], firsts, lasts)
     bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
-    word_counts, before = np.zeros((2, bits.size), dtype=np.int32)
-    shares = np.empty(0)
+    word_counts, before = np.zeros(bits.size, dtype=np.int32), np.zeros(bits.size, dtype=np.int32)
     for group in range(windows.dayofyear.size):
         flip(bits, ranks, windows.flips[windows.flip_start[group] : windows.flip_start[group + 1]])
         n_values = cumulate(bits, word_counts, before)
@@ -129,19 +130,14 @@ def relative_ranks(values, keys, windows, out):
             lowest = (1 + count_below(bits, before, lasts[rank_at(bits, before, 0)])) / 2
             highest = (count_below(bits, before, firsts[rank_at(bits, before, n_values - 1)]) + 1 + n_values) / 2
         least, most = lowest / n_values, highest / n_values
-        if not tied and n_values != shares.size:
-            shares = np.empty(n_values)
-            for rank in range(n_values):
-                shares[rank] = spread((rank + 1) / n_values, least, most)
         for time in windows.centres[windows.centre_start[group] : windows.centre_start[group + 1]]:
             rank = ranks[time]
-            if rank >= n_valid:
+            if not kept[time] or rank >= n_valid:
                 out[time] = np.nan
-            elif not tied:
-                out[time] = shares[count_below(bits, before, rank)]
-            else:
-                below, up_to = count_below(bits, before, firsts[rank]), count_below(bits, before, lasts[rank])
-                out[time] = spread((below + 1 + up_to) / 2 / n_values, least, most)
+                continue
+            below = count_below(bits, before, firsts[rank] if tied else rank)
+            up_to = count_below(bits, before, lasts[rank]) if tied else below + 1
+            out[time] = spread((below + 1 + up_to) / 2 / n_values, least, most)
 
 
 @inlined
@@ -245,7 +241,8 @@ def adjust_ranked(
     length = n_times + windows.window // 2
     series = np.empty((members, n_times), dtype=simulation.dtype)
     sample = np.full(keys.shape[1], np.nan, dtype=simulation.dtype)
-    ranks = np.empty(sample.size)
+    ranks, steps = np.empty(sample.size), np.arange(sample.size) % length
+    is_kept = (kept_first - first <= steps) & (steps < kept_last - first)
     factors_found = np.empty(n_times, dtype=factors.dtype)
     alone = windows.window == 1 and not pooled
     tables = empty_tables(factors, factors, 1.0)
@@ -261,7 +258,7 @@ def adjust_ranked(
             elif start == 0:
                 for other in range(in_sample):
                     copy_to(sample[other * length : other * length + n_times], series[member + other])
-                relative_ranks(sample, keys, windows, ranks)
+                relative_ranks(sample, keys, windows, is_kept, ranks)
             own, values, found = ranks[start : start + n_times][kept], series[member, kept], factors_found[kept]
             if not (alone and is_complete):
                 find_ranked(own, rows[kept], factors[cell], turns, is_complete, tables, found)

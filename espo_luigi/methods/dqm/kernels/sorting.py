@@ -7,7 +7,7 @@ import numpy as np
 from espo_luigi.methods.dqm.kernels.compiled import inlined
 
 _ONE = np.uint64(1)
-_DIGIT_BITS = np.uint64(11)
+_DIGIT_BITS = 11
 _N_DIGITS = 2048
 _DIGIT_MASK = np.uint64(_N_DIGITS - 1)
 
@@ -63,16 +63,20 @@ def digit_starts(keys, n_valid, shift, starts):
 def sort_cell(values, keys, ranks, sorted_values):
     """Sort one cell: fill ``sorted_values`` and ``ranks`` (NaN: ``values.size``); return how many are not NaN.
 
-    A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
-    Faster than argsort (docs/developers/benchmarks.md).
+    A radix sort of eleven bits a pass, over the bits that the values' range has; ``keys`` is scratch of two rows, of
+    the unsigned type of the values' size. Faster than argsort (docs/developers/benchmarks.md).
     """
     order = np.empty((2, values.size), dtype=np.int32)
     starts = np.empty(_N_DIGITS, dtype=np.int32)
     n_valid = sortable_keys(values, keys[0], order[0])
-    row = 0
-    for digit in range((8 * keys.itemsize + 10) // 11):
-        shift = np.uint64(digit) * _DIGIT_BITS
-        if not digit_starts(keys[row], n_valid, shift, starts):
+    least, most, row = keys[0, 0], keys[0, 0], 0
+    for index in range(n_valid):
+        least, most = min(least, keys[0, index]), max(most, keys[0, index])
+    for index in range(n_valid):
+        keys[0, index] -= least
+    for bit in range(0, 8 * keys.itemsize, _DIGIT_BITS):
+        shift = np.uint64(bit)
+        if np.uint64(most - least) >> shift and not digit_starts(keys[row], n_valid, shift, starts):
             scatter_digit(keys[row], order[row], n_valid, shift, starts, keys[1 - row], order[1 - row])
             row = 1 - row
     ranks[: values.size] = values.size

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from espo_luigi import fields
 from espo_luigi.commands.cli import espo as espo_command
-from espo_luigi.config import RunConfig, bias_adjustment, health_checks, regions
+from espo_luigi.config import RunConfig, bias_adjustment, downscaling, health_checks, regions
 from espo_luigi.config.dialects import WITHOUT_EFFECT
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
@@ -271,14 +271,14 @@ def text_of(value: object) -> str:
 
 # Keys of the configuration
 
-_MODULES = (fields, bias_adjustment, xsdba, health_checks, regions)
+_MODULES = (fields, bias_adjustment, xsdba, health_checks, regions, downscaling)
 _WORDS = {
     "Period": "period", "Periods": "periods", "Longitudes": "[west, east]", "Latitudes": "[south, north]",
     "Chunks": "chunks", "Chunk": "whole number", "Integer": "whole number", "Number": "number",
     "Names": "list of names", "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths",
     "AnyMapping": "mapping", "Unit": "unit",
     "Threshold": "threshold", "PositiveThreshold": "threshold", "Frequency": "frequency", "Date": "date",
-    "Shape": "path",
+    "Shape": "path", "CoarseCells": "number or path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
 # Required keys that `espo_luigi.config.dialects.fill_in` gives a value.

@@ -18,26 +18,43 @@ from pydantic import (
 
 from espo_luigi.config.bias_adjustment import line_of
 from espo_luigi.downscaling.base import DOWNSCALERS, downscaler_named
-from espo_luigi.errors import ConfigurationError
-from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section, find_file
 
+Edges = tuple[tuple[float, ...], tuple[float, ...]]
 # Degrees; a step divides 180 up to this part of it.
 _ROUND_OFF = 1e-6
 
 
-def _as_step(value: Any) -> Any:
-    expected = "expected the width of the coarse grid's cells, degrees, a number such as 1.0"
-    if isinstance(value, str):
-        raise ValueError(f"{expected}; a model's own grid, or a file's, is not possible yet")
-    return value
+def _as_grid(value: Any, info: ValidationInfo) -> Any:
+    expected = "expected the width of the coarse grid's cells, degrees, or a file that has its cells"
+    if not isinstance(value, str):
+        return value
+    if value == "model":
+        raise ValueError(f"{expected}; pools share their pieces: give a file with the grid of one model")
+    import xarray as xr  # here, as a configuration is loaded without xarray
+
+    from espo_luigi.science.coarse import edges_in
+
+    path = find_file(value, (info.context or {}).get("folders", ()))
+    try:
+        with xr.open_dataset(path) as ds:
+            return edges_in(ds)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {expected}") from error
+    except DataError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
-def _divides(step: float) -> float:
-    if not 0 < step <= 30 or abs(180 / step - round(180 / step)) > _ROUND_OFF:
+def _divides(grid: float | Edges) -> float | Edges:
+    if not isinstance(grid, tuple) and (not 0 < grid <= 30 or abs(180 / grid - round(180 / grid)) > _ROUND_OFF):
         raise ValueError(
-            f"cells begin at whole multiples; expected degrees of which 180 is one, up to 30, got {step:g}"
+            f"cells begin at whole multiples; expected degrees of which 180 is one, up to 30, got {grid:g}"
         )
-    return step
+    return grid
+
+
+CoarseCells = Annotated[Number | Edges, BeforeValidator(_as_grid), AfterValidator(_divides)]
 
 
 def _known(name: str) -> str:
@@ -77,8 +94,9 @@ class Downscaling(Section):
 class DownscalingSection(Downscaling):
     """Section `downscaling`: simulations are adjusted on a coarse grid, and downscaled afterwards."""
 
-    grid: Annotated[Number, BeforeValidator(_as_step), AfterValidator(_divides)] = Field(
-        description="the width of the coarse grid's cells, degrees, which begin at whole multiples of it"
+    grid: CoarseCells = Field(
+        description="the width of the coarse grid's cells, degrees, which begin at whole multiples of it; or a netCDF "
+        "file, whose latitudes and longitudes (1-D) are those of its cells"
     )
     least_share: Annotated[Number, Field(ge=0, le=1)] = OmitDefault(
         "the part of a coarse cell that the reference's cells have to cover; cells of others take the nearest", 0.1

@@ -112,7 +112,7 @@ def downscale(
         whole = whole.copy(data=np.asarray(whole.data.compute(scheduler="synchronous")))
     others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
     at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
-    told = ", ".join(f"{name}={value!r}" for name, value in {"grid": grid.step, **_given(method, arguments)}.items())
+    told = ", ".join([f"grid={grid.name}", *(f"{key}={value!r}" for key, value in _given(method, arguments).items())])
     said, old = f"{downscaler}({told})", adjusted.attrs
     history = "\n".join(filter(None, [f"Downscaled with {said}", old.get("history")]))
     adjustment = ", then ".join(filter(None, [old.get("bias_adjustment"), said]))

@@ -1,11 +1,12 @@
-"""The coarse grid of a downscaling: cells with edges at whole multiples, and the fine cells that belong to them.
+"""The coarse grid of a downscaling, and the fine cells that belong to its cells.
 
-A fine cell belongs to the coarse cell that its centre lies in. Coarse cells have numbers of the whole globe, so that
+A fine cell belongs to the coarse cell that its centre lies in. Coarse cells have numbers of the whole grid, so that
 they are the same for each domain, piece and block.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer, is_lazy, join, rechunk
+from espo_luigi.science.conservative import Boxes, cells_of
+from espo_luigi.science.regrid import BOUNDS, horizontal_of
 from espo_luigi.science.sphere import Floats, unit_vectors
 from espo_luigi.science.stack import ORIGINAL_SHAPE, STACKED_DIM
 
 Integers = NDArray[np.int64]
+Edges = tuple[tuple[float, ...], tuple[float, ...]]
 
 # Degrees by which coordinates may be off: files may have float32.
 _ROUND_OFF = 1e-5
@@ -26,36 +30,82 @@ _CELLS_IN_A_BLOCK = 1000
 
 @dataclass(frozen=True)
 class CoarseGrid:
-    """A regular grid of the globe whose cells are `step` degrees wide; 180 is a whole multiple of it."""
+    """Cells between parallels and meridians.
 
-    step: float
+    Attributes
+    ----------
+    cells
+        Degrees of which 180 is a whole multiple: the width of cells all over the globe. Or the latitudes and the
+        longitudes of the cells' edges, ascending, as `edges_in` returns them.
+    """
+
+    cells: float | Edges
+
+    @functools.cached_property
+    def edges(self) -> tuple[Floats, Floats]:
+        """Latitudes and longitudes of the cells' edges, ascending."""
+        if isinstance(self.cells, tuple):
+            return np.array(self.cells[0]), np.array(self.cells[1])
+        rows = round(180 / self.cells)
+        return self.cells * np.arange(rows + 1.0) - 90, self.cells * np.arange(2 * rows + 1.0)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows from south to north, and columns from 0 degrees east on."""
-        rows = round(180 / self.step)
-        return rows, 2 * rows
+        """Rows from south to north, and columns from the first edge east on."""
+        lat, lon = self.edges
+        return lat.size - 1, lon.size - 1
+
+    @property
+    def name(self) -> str:
+        """The width in degrees, or how many cells a file has."""
+        return "{} x {} cells".format(*self.shape) if isinstance(self.cells, tuple) else str(self.cells)
+
+    @property
+    def area(self) -> float:
+        """The mean area of cells, degrees squared."""
+        return float(np.prod([np.diff(edges).mean() for edges in self.edges]))
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether the last column is next to the first one."""
+        return bool(np.ptp(self.edges[1]) > 360 - _ROUND_OFF)
 
     def numbers(self, lat: Floats, lon: Floats) -> Integers:
-        """Return the cells in which points (degrees) lie; those on an edge belong to the north and the east."""
-        rows, columns = self.shape
-        row = np.clip(np.floor((np.asarray(lat, float) + 90 + _ROUND_OFF) / self.step), 0, rows - 1)
-        column = np.floor((np.asarray(lon, float) + _ROUND_OFF) / self.step) % columns
-        return (row * columns + column).astype(np.int64)
+        """Return the cells in which points (degrees) lie, -1 outside; on an edge, those to the north and the east."""
+        (rows, columns), (of_rows, of_columns) = self.shape, self.edges
+        lat, lon = np.asarray(lat, float) + _ROUND_OFF, self._eastwards(np.asarray(lon, float) + _ROUND_OFF)
+        row = np.clip(np.searchsorted(of_rows, lat, "right") - 1, 0, rows - 1)
+        column = np.clip(np.searchsorted(of_columns, lon, "right") - 1, 0, columns - 1)
+        inside = (lat >= of_rows[0]) & (lat <= of_rows[-1] + 2 * _ROUND_OFF) & (lon <= of_columns[-1] + 2 * _ROUND_OFF)
+        return np.where(inside, row * columns + column, -1).astype(np.int64)
+
+    def _eastwards(self, lon: Floats) -> Floats:
+        """Return longitudes that are less than 360 degrees east of the first edge."""
+        west = self.edges[1][0]
+        return np.asarray(west + (lon - west) % 360)
 
     def edge_near(self, lat: float) -> float:
         """Return the latitude, just below the nearest edge of rows, that parts the cells of rows on both sides."""
-        return round((lat + 90) / self.step) * self.step - 90 - _ROUND_OFF
+        return float(self.edges[0][np.abs(self.edges[0] - lat).argmin()]) - _ROUND_OFF
 
     def centres(self, numbers: Integers) -> tuple[Floats, Floats]:
-        """Return latitude and longitude (0 to 360) of cells."""
+        """Return latitude and longitude of cells, the latter from the first edge east on."""
         row, column = np.divmod(numbers, self.shape[1])
-        return (row + 0.5) * self.step - 90, (column + 0.5) * self.step
+        lat, lon = map(_middles, self.edges)
+        return lat[row], lon[column]
 
     def around(self, lat: Floats, lon: Floats) -> tuple[Integers, Floats]:
-        """Return the four cells (point, 4) whose centres surround points, and their bilinear weights."""
-        rows, columns = self.shape
-        above, along = (np.asarray(lat, float) + 90) / self.step - 0.5, np.asarray(lon, float) / self.step - 0.5
+        """Return the four cells (point, 4) whose centres surround points, and their bilinear weights.
+
+        Beyond the outermost centres, but for those of a grid that goes round, these are constant.
+        """
+        (rows, columns), (of_rows, of_columns) = self.shape, map(_middles, self.edges)
+        above = np.interp(np.asarray(lat, float), of_rows, np.arange(rows))
+        places = np.arange(columns)
+        if self.goes_round:
+            of_columns = np.concatenate([of_columns[-1:] - 360, of_columns, of_columns[:1] + 360])
+            places = np.arange(-1, columns + 1)
+        along = np.interp(self._eastwards(np.asarray(lon, float)), of_columns, places)
         row, column = np.floor(above), np.floor(along)
         north, east = above - row, along - column
         corners, weights = [], []
@@ -64,6 +114,27 @@ class CoarseGrid:
                 corners.append(np.clip(row + up, 0, rows - 1) * columns + (column + right) % columns)
                 weights.append(share * part)
         return np.stack(corners, axis=-1).astype(np.int64), np.stack(weights, axis=-1)
+
+
+def _middles(edges: Floats) -> Floats:
+    return (edges[:-1] + edges[1:]) / 2
+
+
+def edges_in(ds: xr.Dataset) -> Edges:
+    """Return the edges of a dataset's cells: those of CF bounds, or else half-way between 1-D lat and lon.
+
+    Raises `DataError` if it has no such grid of two rows and two columns at least.
+    """
+    if not all(ds.sizes.get(name, 0) > 1 for name in ("lat", "lon")):
+        raise DataError(f"expected two or more lat and lon, each on its own dimension; got {dict(ds.sizes)}")
+    given = [str({**ds[name].encoding, **ds[name].attrs}.get("bounds")) for name in ("lat", "lon")]
+    if set(given) <= set(ds.variables):
+        ds = ds.assign_coords({name: ds[one].variable for name, one in zip(BOUNDS, given, strict=True)})
+    cells = cells_of(horizontal_of(ds, "source").grid)
+    assert isinstance(cells, Boxes)
+    both = (cells.lat, cells.lon[np.ptp(cells.lon, axis=1) > 0])
+    lat, lon = (np.append(*(np.sort(one[:, 0]), one.max())).tolist() for one in both)
+    return tuple(lat), tuple(lon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,15 +194,19 @@ def coarse_numbers(grid: CoarseGrid, cells: xr.Dataset, least_share: float = 0.0
     Raises
     ------
     DataError
-        If no coarse cell holds more than one fine cell.
+        If no coarse cell holds more than one fine cell, or the grid does not reach one.
     """
-    numbers, inverse, count = np.unique(
-        grid.numbers(cells["lat"].values, cells["lon"].values), return_inverse=True, return_counts=True
-    )
+    inside = grid.numbers(cells["lat"].values, cells["lon"].values)
+    numbers, inverse, count = np.unique(inside, return_inverse=True, return_counts=True)
+    if beyond := int((inside < 0).sum()):
+        raise DataError(
+            f"the coarse grid ({grid.name}) does not reach {beyond} of the reference's {inside.size} cells. Give a "
+            "file that covers the domain."
+        )
     if count.max(initial=0) < 2:
         raise DataError(
-            f"the coarse grid of {grid.step:g} degrees is no coarser than the reference: none of its cells holds the "
-            "centres of two cells of the reference. Give a larger step."
+            f"the coarse grid ({grid.name}) is no coarser than the reference: none of its cells holds the centres of "
+            "two cells of the reference. Give larger cells."
         )
     area = np.bincount(inverse, weights=areas_of(cells))
     return np.asarray(numbers[area >= least_share * area.max()])
@@ -146,26 +221,49 @@ def by_coarse_cells(cells: xr.Dataset, grid: CoarseGrid) -> xr.Dataset:
 def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[xr.Dataset, xr.Dataset]:
     """Return coarse cells along `loc`, in the order of `numbers`, and the complete grid that has them, with `land`.
 
-    Longitudes count from the multiple of the step below `west` on. The grid has a row and a column more, so that it is
-    never a single one.
+    Longitudes count from the edge of cells below `west` on. The grid has a row and a column more, so that it is never
+    a single one.
     """
-    columns = grid.shape[1]
-    first = round(np.floor(west / grid.step + _ROUND_OFF))
+    (of_rows, of_columns), columns = grid.edges, grid.shape[1]
     row, column = np.divmod(numbers, columns)
-    column = (column - first) % columns + first
-    rows, all_columns = np.arange(row.min(), row.max() + 2), np.arange(column.min(), column.max() + 2)
-    rows = rows - 1 if rows[-1] >= grid.shape[0] else rows
-    lat, lon = (rows + 0.5) * grid.step - 90, (all_columns + 0.5) * grid.step
+    if grid.goes_round:
+        turns, beyond = np.divmod(west - of_columns[0] + _ROUND_OFF, 360)
+        first = int(turns) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
+        column = (column - first) % columns + first
+        all_columns = np.arange(column.min(), column.max() + 2)
+    else:
+        first = columns * round((west - of_columns[0]) / 360)
+        all_columns = first + _and_one_more(column, columns)
+        column = column + first
+    rows = _and_one_more(row, grid.shape[0])
+    lat = _middles(of_rows)[rows]
+    lon = _middles(of_columns)[all_columns % columns] + 360 * (all_columns // columns)
     land = np.zeros((rows.size, all_columns.size), bool)
     land[row - rows[0], column - all_columns[0]] = True
     whole = xr.Dataset(
         {"land": (("lat", "lon"), land, {"long_name": "cells that have data"})},
         {"lat": ("lat", lat, _LAT), "lon": ("lon", lon, _LON)},
     )
+    if isinstance(grid.cells, tuple):  # centres need not lie in the middle of those beside them
+        east, turns = all_columns % columns, 360 * (all_columns // columns)
+        bounds = (
+            np.stack([of_rows[rows], of_rows[rows + 1]], -1),
+            np.stack([of_columns[east], of_columns[east + 1]], -1),
+        )
+        both = ("lat", bounds[0]), ("lon", bounds[1] + turns[:, None])
+        whole = whole.assign_coords(
+            {name: ((dim, "vertices"), at) for name, (dim, at) in zip(BOUNDS, both, strict=True)}
+        )
     shape = {ORIGINAL_SHAPE: f"{rows.size}x{all_columns.size}"}
     at, along = lat[row - rows[0]], lon[column - all_columns[0]]
     cells = xr.Dataset(coords={"lat": (STACKED_DIM, at, _LAT | shape), "lon": (STACKED_DIM, along, _LON | shape)})
     return cells, whole
+
+
+def _and_one_more(places: Integers, count: int) -> Integers:
+    """Return all places from the first to the last, and one more before or after, of so many."""
+    last = min(int(places.max()) + 1, count - 1)
+    return np.arange(min(int(places.min()), last - 1), last + 1)
 
 
 _LAT = {"units": "degrees_north", "standard_name": "latitude", "axis": "Y"}

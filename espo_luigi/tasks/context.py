@@ -254,8 +254,8 @@ class RunContext:
             allowed = downscaler_named(how.method).most_cells
             if allowed is not None and most > allowed:
                 raise ConfigurationError(
-                    f"{key}: a cell of {section.grid:g} degrees holds {most} cells of the reference, and "
-                    f"{how.method}, the downscaler of {name}, takes {allowed} at most. Give a smaller step, or another "
+                    f"{key}: a cell of the coarse grid ({grid.name}) holds {most} cells of the reference, and "
+                    f"{how.method}, the downscaler of {name}, takes {allowed} at most. Give smaller cells, or another "
                     "downscaler."
                 )
         return numbers

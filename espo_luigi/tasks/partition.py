@@ -142,7 +142,7 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
         cells = {} if is_coarse else {name: run.production.pieces.cells(run, name) for name in names}
         area = sum(_area(box_of(run, name)) if n is None else n / run.cells_by_area for name, n in cells.items())
         if is_coarse and config.downscaling is not None:
-            area = _area(domain_without_buffer(config)) / config.downscaling.grid**2 / run.cells_by_area
+            area = _area(domain_without_buffer(config)) / run.production.coarse_grid.area / run.cells_by_area
     is_simulated = wildcards.keys() & {"sim_id", "pool"}
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
     periods = config.custom.stretches if is_simulated else [config.custom.ref_period]

@@ -50,8 +50,8 @@ class Boxes:
         made = {name: tuple(moved.get(bound, bound) for bound in both) for name, both in bounds.items()}
         if narrow := [name for name, (south, north) in made.items() if not south < north]:
             raise ConfigurationError(
-                f"`custom.regions.{narrow[0]}` is narrower than the cells of `downscaling.grid`, {grid.step:g} "
-                "degrees, none of which may lie in two regions. Give wider regions, or a finer grid."
+                f"`custom.regions.{narrow[0]}` is narrower than the cells of `downscaling.grid` ({grid.name}), "
+                "none of which may lie in two regions. Give wider regions, or a finer grid."
             )
         return {name: box.model_copy(update={"lat_bnds": made[name]}) for name, box in self.regions.items()}
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 import yaml
 
 from espo_luigi.config import RunConfig
+from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError
 
 Load = Callable[..., RunConfig]
@@ -43,7 +46,8 @@ def test_a_variable_may_be_downscaled_otherwise(load_with: Load) -> None:
         ({"grid": 1.0}, "downscaling.method", "missing"),
         ({"grid": 0.7, "method": "BCSD"}, "downscaling.grid", "180"),
         ({"grid": -1, "method": "BCSD"}, "downscaling.grid", "180"),
-        ({"grid": "model", "method": "BCSD"}, "downscaling.grid", "degrees"),
+        ({"grid": "model", "method": "BCSD"}, "downscaling.grid", "of one model"),
+        ({"grid": "no_such_file.nc", "method": "BCSD"}, "downscaling.grid", "cannot be read"),
         ({"grid": True, "method": "BCSD"}, "downscaling.grid", "number"),
         ({"grid": 1, "method": "BCCA"}, "downscaling.method", "BCSD, MBCnSD, QPLAD"),
         ({"grid": 1, "method": "BCSD", "arguments": {"windows": 3}}, "downscaling.arguments.windows", "window"),
@@ -62,6 +66,17 @@ def test_wrong_settings_are_refused_by_key(load_with: Load, section: Any, key: s
     with pytest.raises(ConfigurationError, match=re.escape(key)) as refused:
         with_section(load_with, section)
     assert told in str(refused.value)
+
+
+def test_cells_of_a_file_are_part_of_the_configuration(load_with: Load, tmp_path: Path) -> None:
+    cells = xr.Dataset(coords={"lat": [40.5, 41.5], "lon": [280.0, 282.0, 284.0]})
+    cells.to_netcdf(tmp_path / "cells.nc")
+    config = with_section(load_with, {"grid": str(tmp_path / "cells.nc"), "method": "BCSD"})
+    assert config.downscaling is not None
+    assert config.downscaling.grid == ((40.0, 41.0, 42.0), (279.0, 281.0, 283.0, 285.0))
+    cells.assign_coords(lat=[40.5, 42.5]).to_netcdf(tmp_path / "others.nc")
+    others = with_section(load_with, {"grid": str(tmp_path / "others.nc"), "method": "BCSD"})
+    assert fingerprint(config, "downscaling.grid") != fingerprint(others, "downscaling.grid")
 
 
 def test_differences_of_a_variable_of_ratios_are_refused(load_with: Load) -> None:

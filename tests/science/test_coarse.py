@@ -13,6 +13,7 @@ from espo_luigi.science.coarse import (
     coarse_cells,
     coarse_means,
     coarse_numbers,
+    edges_in,
     places_of,
     whole_cells,
 )
@@ -123,3 +124,58 @@ def test_blocks_have_whole_coarse_cells() -> None:
     assert whole_cells(own, 7) == [slice(0, 7), slice(7, 9)]
     assert whole_cells(own, 3) == [slice(0, 2), slice(2, 7), slice(7, 9)]
     assert whole_cells(own, 100) == [slice(0, 9)]
+
+
+def of_file(lat: np.ndarray, lon: np.ndarray, bounds: dict[str, np.ndarray] | None = None) -> CoarseGrid:
+    ds = xr.Dataset(coords={"lat": lat, "lon": lon})
+    for name, values in (bounds or {}).items():
+        ds = ds.assign({f"{name}_bnds": ((name, "bnds"), values)})
+        ds[name].attrs["bounds"] = f"{name}_bnds"
+    return CoarseGrid(edges_in(ds))
+
+
+def test_a_file_of_the_globe_is_the_grid_of_its_step() -> None:
+    lat, lon = np.arange(-89.5, 90), np.arange(0.5, 360)
+    rng = np.random.default_rng(2)
+    at = rng.uniform(-90, 90, 500), rng.uniform(-180, 360, 500)
+    for made in (of_file(lat, lon), of_file(lat[::-1], lon)):
+        assert made.shape == GRID.shape and made.goes_round and made.area == 1
+        np.testing.assert_array_equal(made.numbers(*at), GRID.numbers(*at))
+        for got, expected in zip(made.around(*at), GRID.around(*at), strict=True):
+            np.testing.assert_allclose(got, expected, atol=1e-9)
+        assert made.edge_near(49.6) == GRID.edge_near(49.6) == pytest.approx(50, abs=1e-4)
+
+
+def test_cells_of_a_file_lie_between_its_bounds() -> None:
+    lat, lon = np.array([50.4, 51.5, 52.6]), np.array([10.5, 11.5, 12.5])
+    bounds = np.array([[50.0, 51.0], [51.0, 52.0], [52.0, 53.0]])
+    made = of_file(lat, lon, {"lat": bounds, "lon": bounds - 40})
+    fine = quarter_degrees(50.0, 10.0, 12, 12)
+    cells = stack_drop_nans(fine)
+    numbers = coarse_numbers(made, cells)
+    assert numbers.tolist() == list(range(9))
+    regular = coarse_means(cells, GRID, coarse_numbers(GRID, cells))
+    np.testing.assert_array_equal(coarse_means(cells, made, numbers)["tas"].values, regular["tas"].values)
+    coarse, whole = coarse_cells(made, numbers, west=10.0)
+    np.testing.assert_allclose(whole["lat_bounds"].values, bounds)
+    assert coarse.sizes["loc"] == 9 and whole["lon"].values.tolist() == lon.tolist()
+    boxes = cells_of(horizontal_of(whole, "target").grid)
+    np.testing.assert_allclose(boxes.lat, bounds)
+    # Nothing goes round: beyond the outermost centres is what is there.
+    assert (made.around(np.array([51.5]), np.array([12.9]))[1] == [1, 0, 0, 0]).all()
+
+
+@pytest.mark.parametrize(("west", "first"), [(-20.0, -0.5), (350.0, 359.5), (10.0, 10.5)])
+def test_longitudes_count_from_the_west_of_the_domain(west: float, first: float) -> None:
+    numbers = GRID.numbers(np.full(2, 50.5), np.array([max(west, -1.0) % 360, max(west, -1.0) % 360 + 1]))
+    if west == 350.0:
+        numbers = GRID.numbers(np.full(2, 50.5), np.array([359.5, 0.5]))
+    assert coarse_cells(GRID, numbers, west=west)[0]["lon"].values[np.argsort(numbers)].min() == first
+
+
+def test_a_file_that_does_not_reach_the_domain_is_refused() -> None:
+    made = of_file(np.array([50.5, 51.5]), np.array([10.5, 11.5]))
+    with pytest.raises(DataError, match="does not reach 16 of"):
+        coarse_numbers(made, stack_drop_nans(quarter_degrees(50.0, 10.0, 8, 10)))
+    with pytest.raises(DataError, match="two or more lat and lon"):
+        of_file(np.array([50.5]), np.array([10.5, 11.5]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,23 @@ def product(configured: Configure, **changes: Any) -> xr.Dataset:
     task = tasks.ConcatenationFinal(sim_id=NOLEAP)
     work(task)
     return store.open_store(task.out_final().path).load()
+
+
+def test_a_file_has_the_coarse_cells(configured: Configure, tmp_path: Path) -> None:
+    regridded, sizes = {}, list[float]()
+    cells = {"lat": np.arange(40.25, 50, 0.5), "lon": np.arange(280.25, 300, 0.5)}
+    xr.Dataset(coords=cells).to_netcdf(tmp_path / "cells.nc")
+    for grid in (0.5, str(tmp_path / "cells.nc")):
+        configured(**YEARS, downscaling={**SECTION, "grid": grid})
+        task = tasks.Regrid(sim_id=NOLEAP, piece=COARSE)
+        work(task)
+        sizes.append(task.work_size())
+        regridded[grid] = store.open_store(task.out_regridded().path).load()
+        shutil.rmtree(Path(task.out_regridded().path).parent)
+        shutil.rmtree(Path(tasks.CoarseReference(calendar="noleap").out_reference().path).parent)
+    one, other = regridded.values()
+    assert one.sizes == other.sizes and sizes[0] == pytest.approx(sizes[1])
+    np.testing.assert_allclose(one["tasmax"].values, other["tasmax"].values, rtol=1e-6)
 
 
 @pytest.mark.production

@@ -116,7 +116,8 @@ class Experience:
             return Cost(core_seconds / cpus, cpus, memory, files, made, Basis.JOBS, memory_basis)
         longest, most = 60.0 * allocation.time_minutes, allocation.memory_bytes
         made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area if task.values_in_outputs else 0.0
-        row = f"{rule} {self._methods[group]}" if group else rule
+        named = f"{rule} {getattr(task, 'downscaler', '') or self._methods.get(group, '')}".strip()
+        row = named if group or named in self._measured_rules else rule
         if row not in self._measured_rules:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
         # A job's core-seconds and MiB, as a line over millions of cells x days x variables x members.

@@ -43,6 +43,11 @@ class Downscale(VariableTask):
         found: DownscalingSection = self.context.needed("downscaling", "Downscale")
         return found
 
+    @property
+    def downscaler(self) -> str:
+        """The downscaler of the variable, or of a group's first, by which the rule's cost differs."""
+        return self.section.of((self.how.variables or (self.var,))[0]).method
+
     def versions(self) -> dict[str, str]:
         """Return, too, the version of the package whose downscaler it is."""
         found = super().versions()

@@ -20,6 +20,7 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.science.coarse import CoarseGrid, areas_of
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.cost import Basis, Experience, tables
 from espo_luigi.tasks.partition import COARSE, pieces
 from espo_luigi.tasks.production import Slices
 
@@ -190,3 +191,14 @@ def test_explain_and_audit_make_downscaled_values_again(configured: Configure) -
     assert both.adjusted["tasmax"].steps[-2].name == "fine climatology"
     found = audit(6, 1)
     assert found.rows and not found.differences and not found.failures
+
+
+def test_a_plan_has_the_measured_cost_of_each_downscaler(configured: Configure) -> None:
+    configured(**YEARS, downscaling={**SECTION, "variables": {"pr": {"method": "MBCnSD", "arguments": {"years": 4}}}})
+    rules = {"CoarseReference", "Downscale", "Downscale MBCnSD"}
+    assert all(rules <= {*table["rules"]} for name, table in tables().items() if name in ("espo-2024", "espo-v2"))
+    piece = pieces(context())[0]
+    of = {name: tasks.Downscale(pool=NOLEAP, piece=piece, var=name) for name in ("tasmax", "pr")}
+    costs = {name: Experience([]).expected(task, task.allocation) for name, task in of.items()}
+    assert {cost.basis for cost in costs.values()} == {Basis.TABLE}
+    assert costs["pr"].seconds > costs["tasmax"].seconds

@@ -57,6 +57,8 @@ class Setup:
         The variable's limits, in its units; None without.
     wet
         The least amount of a wet day, in the variable's units; None for a variable without dry days.
+    quantiles
+        The quantile of each day (coarse cell, day), as the adjustment ranked it; None if it kept none.
     arguments
         Validated, all that the downscaler's `Arguments` have.
     """
@@ -72,6 +74,7 @@ class Setup:
     lower: Limit | None = None
     upper: Limit | None = None
     wet: float | None = None
+    quantiles: np.ndarray | None = None
 
     def interpolated(self, values: np.ndarray, cells: Any = slice(None)) -> np.ndarray:
         """Return values (coarse cell, day) interpolated bilinearly to fine cells, all or those at places."""
@@ -136,6 +139,15 @@ class Downscaler:
     def apply(self, adjusted: np.ndarray, learned: Any, setup: Setup) -> np.ndarray:
         """Return the member (fine cell, day)."""
         raise NotImplementedError(f"{type(self).__name__}.apply")
+
+    def quantiles(self, adjusted: np.ndarray, setup: Setup) -> np.ndarray | None:
+        """Return the quantile of each day (coarse cell, day), of downscalers that need it; `apply` then has it."""
+        return None
+
+    def beyond(self, learned: Any, setup: Setup) -> np.ndarray:
+        """Return where (coarse cell, day) a day's quantile, in `setup`, is at an end of what the reference has."""
+        assert setup.quantiles is not None
+        return np.zeros(setup.quantiles.shape, bool)
 
     def steps(self, adjusted: np.ndarray, learned: Any, setup: Setup, cell: int, day: int) -> list[Step]:
         """Return the steps from the adjusted coarse value to that of a fine cell on a day, both by place."""

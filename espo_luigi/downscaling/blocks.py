@@ -14,7 +14,9 @@ import xarray as xr
 from espo_luigi.downscaling.base import Downscaler, Limit, Setup, downscaler_named
 from espo_luigi.errors import DataError
 from espo_luigi.methods.base import Step, checked
+from espo_luigi.methods.dqm.ranking import of_quantiles
 from espo_luigi.science import quality
+from espo_luigi.science.attributes import QUANTILE
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import REALIZATION, indexer
 from espo_luigi.science.coarse import CoarseGrid, Places, areas_of, places_of, whole_cells
@@ -34,7 +36,10 @@ def downscale_variables(
     What stands beside a variable for days or cells, its flags, is that of the own coarse cell; flags of cells tell,
     too, where this is only the nearest.
     """
-    made = {name: downscale(adjusted[name], coarse[name], fine[name], **how) for name, how in ways.items()}
+    made, beyond = {}, {}
+    for name, how in ways.items():
+        both = downscale_and_mark(adjusted[name], coarse[name], fine[name], adjusted.get(f"{name}_{QUANTILE}"), **how)
+        made[name], beyond[name] = both["downscaled"].rename(name), both.get("beyond")
     grid = next(iter(ways.values()))["grid"]
     numbers = grid.numbers(coarse["lat"].values, coarse["lon"].values)
     order = np.argsort(numbers)
@@ -47,22 +52,31 @@ def downscale_variables(
     for own in ways:
         if (name := quality.flags_name(own, "cells")) in made:
             made[name] = quality.of_downscaled(made[name], nearest, "coarse_cell_missing", own)
+        if (name := quality.flags_name(own)) in made and (marks := beyond[own]) is not None:
+            made[name] = quality.of_downscaled(made[name], marks, "downscaled_beyond", own)
     return xr.Dataset(made, attrs=adjusted.attrs)
 
 
-def downscale(
+def downscale(adjusted: xr.DataArray, coarse: xr.DataArray, fine: xr.DataArray, **arguments: Any) -> xr.DataArray:
+    """Return the series of `downscale_and_mark`, whose arguments these are, under the simulation's name."""
+    return downscale_and_mark(adjusted, coarse, fine, **arguments)["downscaled"].rename(adjusted.name)
+
+
+def downscale_and_mark(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
+    quantiles: xr.DataArray | None = None,
     *,
     downscaler: str,
     grid: CoarseGrid,
     seed: str,
     table: Mapping[str, Variable] = VARIABLES,
     **arguments: Any,
-) -> xr.DataArray:
-    """Return an adjusted simulation of coarse cells on fine cells; lazy if a series is, but for the first day.
+) -> xr.Dataset:
+    """Return `downscaled`, an adjusted simulation on fine cells; lazy if a series is, but for the first day.
 
+    Downscalers that need a day's quantile add `beyond`, of the same dimensions: where that is at an end.
     Series are daily, of the same units and calendar, and have `loc` with `lat` and `lon`. A fine cell's values depend
     on the series of the coarse cells around it and of the fine cells of its own coarse cell, which have to be among the
     fine cells; not on others, nor on the order and the blocks of cells.
@@ -75,6 +89,8 @@ def downscale(
         The reference on the same cells.
     fine
         The reference.
+    quantiles
+        The quantile of each day of `adjusted`, as the adjustment kept it (`methods.dqm.ranking.as_quantiles`).
     downscaler, arguments
         Its name, and the section `downscaling.arguments`.
     seed
@@ -87,29 +103,33 @@ def downscale(
     ConfigurationError
         If an argument is unknown or wrong.
     """
-    method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
+    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, downscaler, grid, seed, table, arguments)
     places = setup.places
+    marks = type(method).beyond is not Downscaler.beyond
     order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
     inside = places.numbers[order]
     _check_sizes(method, inside)
     members = series["adjusted"].sizes.get(REALIZATION, 1)
     seeds = [f"{seed}+{label}" for label in np.atleast_1d(adjusted[REALIZATION].values)] if members > 1 else [seed]
-    blocks = []
+    blocks: dict[str, list[Any]] = {"downscaled": [], **({"beyond": []} if marks else {})}
     for part in whole_cells(inside, max(1, method.cells_in_a_block // members)):
         cells = order[part]
         near, setup_of_block = _of_block(method, setup, cells)
         taken = {name: one.isel({STACKED_DIM: indexer(near)}).data for name, one in series.items() if name != "fine"}
         of_fine = series["fine"].isel({STACKED_DIM: indexer(cells)}).data
         job = dask.delayed((method, setup_of_block, seeds), traverse=False)
-        made = dask.delayed(_downscale_block)(of_fine, taken["coarse"], taken["adjusted"], job)
+        given = taken["coarse"], taken["adjusted"], taken.get("quantiles")
+        outputs = dask.delayed(_downscale_block, nout=len(blocks))(of_fine, *given, job)
         shape = (cells.size, *series["adjusted"].shape[1:])
-        blocks.append(dask.array.from_delayed(made, shape, adjusted.dtype))
-    data = dask.array.concatenate(blocks)
-    if (np.diff(order) != 1).any():
-        data = data[np.argsort(order)]
-    whole = xr.Variable(series["adjusted"].dims, data).transpose(*adjusted.dims)
+        for name, made, dtype in zip(blocks, outputs, (adjusted.dtype, bool), strict=False):
+            blocks[name].append(dask.array.from_delayed(made, shape, dtype))
+    whole = xr.Dataset()
+    for name, parts in blocks.items():
+        data = dask.array.concatenate(parts)
+        data = data[np.argsort(order)] if (np.diff(order) != 1).any() else data
+        whole[name] = xr.Variable(series["adjusted"].dims, data).transpose(*adjusted.dims)
     if not any(one.chunks for one in (adjusted, coarse, fine)):
-        whole = whole.copy(data=np.asarray(whole.data.compute(scheduler="synchronous")))
+        whole = whole.compute(scheduler="synchronous")
     others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
     at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
     told = ", ".join([f"grid={grid.name}", *(f"{key}={value!r}" for key, value in _given(method, arguments).items())])
@@ -117,7 +137,8 @@ def downscale(
     history = "\n".join(filter(None, [f"Downscaled with {said}", old.get("history")]))
     adjustment = ", then ".join(filter(None, [old.get("bias_adjustment"), said]))
     attrs = {**old, "history": history, "bias_adjustment": adjustment}
-    return xr.DataArray(whole, coords={**others, **at}, name=adjusted.name, attrs=attrs)
+    whole["downscaled"].attrs = attrs
+    return whole.assign_coords({**others, **at})
 
 
 def steps(
@@ -125,6 +146,7 @@ def steps(
     coarse: xr.DataArray,
     fine: xr.DataArray,
     *,
+    quantiles: xr.DataArray | None = None,
     cell: int,
     date: str,
     member: int = 0,
@@ -135,18 +157,18 @@ def steps(
     **arguments: Any,
 ) -> list[Step]:
     """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
-    method, setup, series = _prepared(adjusted, coarse, fine, downscaler, grid, seed, table, arguments)
+    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, downscaler, grid, seed, table, arguments)
     cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
     near, setup = _of_block(method, setup, cells)
-    values = {
-        name: one.isel({STACKED_DIM: near}).values.astype(float) for name, one in series.items() if name != "fine"
-    }
+    values = {name: one.isel({STACKED_DIM: near}).values for name, one in series.items() if name != "fine"}
+    values = {name: of_quantiles(one) if name == "quantiles" else one.astype(float) for name, one in values.items()}
     learned = method.learn(values["coarse"], series["fine"].isel({STACKED_DIM: cells}).values.astype(float), setup)
-    of_member = values["adjusted"]
     if REALIZATION in series["adjusted"].dims:
         label = np.atleast_1d(adjusted[REALIZATION].values)[member]
-        of_member, setup = of_member[:, member], replace(setup, seed=f"{seed}+{label}")
+        values = {name: one[:, member] if name != "coarse" else one for name, one in values.items()}
+        setup = replace(setup, seed=f"{seed}+{label}")
+    of_member, setup = values["adjusted"], replace(setup, quantiles=values.get("quantiles"))
     day = int(np.searchsorted(setup.time.days, setup.time.number(date)))
     place = int(np.flatnonzero(cells == cell)[0])
     return [Step("coarse", float(of_member[setup.places.own[place], day]), units_of(adjusted), "adjusted")] + [
@@ -159,6 +181,7 @@ def _prepared(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
+    quantiles: xr.DataArray | None,
     downscaler: str,
     grid: CoarseGrid,
     seed: str,
@@ -187,8 +210,9 @@ def _prepared(
     if not by_number.size:
         raise DataError("the adjusted simulation has no data in any coarse cell. Exclude it, or correct the domain.")
     series = {"fine": fine.transpose(STACKED_DIM, "time")}
-    for name, one in (("coarse", coarse), ("adjusted", adjusted)):
-        series[name] = one.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+    of_coarse = {"coarse": coarse, "adjusted": adjusted} | ({} if quantiles is None else {"quantiles": quantiles})
+    for name, on_grid in of_coarse.items():
+        series[name] = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
     places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)
     known = variable(str(adjusted.name), table)
     lower, upper = _limits(known, units_of(adjusted), given)
@@ -259,14 +283,23 @@ def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.n
 
 
 def _downscale_block(
-    fine: np.ndarray, coarse: np.ndarray, adjusted: np.ndarray, job: tuple[Downscaler, Setup, list[str]]
-) -> np.ndarray:
+    fine: np.ndarray,
+    coarse: np.ndarray,
+    adjusted: np.ndarray,
+    quantiles: np.ndarray | None,
+    job: tuple[Downscaler, Setup, list[str]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values, and where a quantile is at an end."""
     method, setup, seeds = job
     learned = method.learn(coarse.astype(np.float64), fine.astype(np.float64), setup)
     made = np.empty((len(fine), *adjusted.shape[1:]), adjusted.dtype)
-    if adjusted.ndim == 2:
-        made[:] = method.apply(adjusted.astype(np.float64), learned, replace(setup, seed=seeds[0]))
-    else:
-        for member, seed in enumerate(seeds):
-            made[:, member] = method.apply(adjusted[:, member].astype(np.float64), learned, replace(setup, seed=seed))
-    return made
+    beyond = np.zeros(made.shape, bool)
+    for member, seed in enumerate(seeds):
+        of = (slice(None), member) if adjusted.ndim == 3 else ()
+        given, kept = adjusted[of].astype(np.float64), None if quantiles is None else of_quantiles(quantiles[of])
+        of_member = replace(setup, seed=seed, quantiles=kept)
+        of_member = replace(of_member, quantiles=method.quantiles(given, of_member))
+        made[of] = method.apply(given, learned, of_member)
+        if of_member.quantiles is not None:
+            beyond[of] = method.beyond(learned, of_member)[setup.places.own]
+    return made, beyond

@@ -55,17 +55,27 @@ class QPLAD(Downscaler):
         return Learned(coarse, fine, order, counts)
 
     def quantiles(self, adjusted: np.ndarray, setup: Setup) -> np.ndarray:
-        """Return the quantile of each day (coarse cell, day) among those around it, in years around its own."""
+        """Return those of the adjustment, or the rank of each day among those around it, in years around its own."""
         from espo_luigi.downscaling.kernels import rank_days
 
+        if setup.quantiles is not None:
+            return setup.quantiles
+        adjusted = _wet(adjusted, setup, "simulation")
         dayofyear, year = setup.time.dayofyear, setup.time.year
         window, years = setup.arguments["window"], setup.arguments["years"]
         return rank_days(adjusted, dayofyear, year, window // 2, years, setup.time.days_in_longest_year)
 
     def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Give each day the factors at its quantile."""
-        adjusted = _wet(adjusted, setup, "simulation")
-        return self.at_quantiles(adjusted, self.quantiles(adjusted, setup), learned, setup)
+        quantiles = self.quantiles(adjusted, setup)
+        return self.at_quantiles(_wet(adjusted, setup, "simulation"), quantiles, learned, setup)
+
+    def beyond(self, learned: Learned, setup: Setup) -> np.ndarray:
+        """Return days that get the factor of the first or the last day of the reference."""
+        counts = learned.counts[:, np.minimum(setup.time.dayofyear, learned.counts.shape[1]) - 1]
+        assert setup.quantiles is not None
+        places = setup.quantiles * counts - 0.5
+        return (places < 0) | (places > counts - 1)
 
     def at_quantiles(self, adjusted: np.ndarray, quantiles: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Do what `apply` does with days whose quantiles, (coarse cell, day) from 0 to 1, are known."""
@@ -78,7 +88,7 @@ class QPLAD(Downscaler):
         """Return the day's quantile, and the factor there."""
         wet = _wet(adjusted, setup, "simulation")
         own = setup.places.own[cell]
-        quantile = self.quantiles(wet, setup)[own, day]
+        quantile = self.quantiles(adjusted, setup)[own, day]
         made, before = self.apply(adjusted, learned, setup)[cell, day], wet[own, day]
         factor = made / before if setup.kind == "*" else made - before
         return [

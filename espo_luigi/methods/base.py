@@ -110,6 +110,8 @@ class Setup:
         The dates of reference and historical while adjusting, for methods that need them then.
     attrs
         Attributes that the training store got from the method.
+    keeps_ranks
+        Whether `adjust` returns `quantile`, too, if the method's `ranks`: uint16, see `dqm.ranking.as_quantiles`.
     """
 
     units: Mapping[str, str]
@@ -121,6 +123,7 @@ class Setup:
     members: tuple[str, ...] | None = None
     calibration: TimeAxis | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    keeps_ranks: bool = False
 
     @property
     def unit(self) -> str:
@@ -199,6 +202,10 @@ class Method:
     def bits(self, setup: Setup) -> dict[str, int]:
         """Return the bits of `treated`, by their names in `counts`, that days may have by these arguments."""
         return {name: 1 << place for place, name in enumerate(self.counts)}
+
+    def ranks(self, setup: Setup) -> bool:
+        """Return whether it ranks days among those of nearby years and days of the year."""
+        return False
 
     def layout(self, setup: Setup) -> Mapping[str, Array]:
         """Return the arrays that `train` makes, by name."""

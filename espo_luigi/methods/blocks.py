@@ -32,7 +32,7 @@ from espo_luigi.methods.base import (
     method_named,
 )
 from espo_luigi.methods.usual import USUAL_METHODS, usual_settings, year_windows
-from espo_luigi.science.attributes import TREATED
+from espo_luigi.science.attributes import QUANTILE, TREATED
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
 from espo_luigi.science.chunks import (
     REALIZATION,
@@ -168,7 +168,8 @@ def adjust_and_count(
     The variable `scenario` (of several variables together: their names) has the simulation's dimensions, their order,
     its dtype and attributes, the reference's units and the training's calendar; lazy if the simulation or the training
     is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`, uint8 of the same
-    dimensions: bits of days, as `flag_masks` and `flag_meanings` name them.
+    dimensions: bits of days, as `flag_masks` and `flag_meanings` name them. With `keeps_ranks`, methods that rank add
+    `quantile` (`dqm.ranking.as_quantiles`).
 
     Parameters
     ----------
@@ -201,6 +202,8 @@ def adjust_and_count(
             bits = chosen.bits(setup)
             named = {"flag_masks": list(bits.values()), "flag_meanings": " ".join(bits)}
             template[TREATED] = xr.zeros_like(like, dtype=np.uint8).assign_attrs(named)
+        if setup.keeps_ranks and chosen.ranks(setup):
+            template[QUANTILE] = xr.zeros_like(like, dtype=np.uint16).drop_attrs()
         parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
     return _described(parts, simulation, job)
 
@@ -262,6 +265,7 @@ class _Job:
         engine: Engine = "auto",
         maximal_calendar: str | None = None,
         seed: str | None = None,
+        keeps_ranks: bool = False,
         **arguments: Any,
     ) -> _Job:
         """Check the arguments, and select reference and historical where the method needs them."""
@@ -295,6 +299,7 @@ class _Job:
             seed=seed if seed is not None else secrets.token_hex(8),
             members=_members(simulation),
             attrs={} if training is None else training.attrs,
+            keeps_ranks=keeps_ranks,
         )
         selected: Mapping[str, xr.DataArray] = {}
         if named.needs_reference_to_adjust and reference is not None:
@@ -347,8 +352,8 @@ def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dat
         made[name if together else "scenario"] = own.transpose(*original.dims).assign_attrs(
             {**original.attrs, "history": history, "bias_adjustment": said, "units": unit}
         )
-    if TREATED in parts[0]:
-        made[TREATED] = _joined([one[TREATED] for one in parts]).transpose(*made["scenario"].dims)
+    for name in {TREATED, QUANTILE} & {*parts[0]}:
+        made[name] = _joined([one[name] for one in parts]).transpose(*made["scenario"].dims)
     return xr.Dataset(made)
 
 

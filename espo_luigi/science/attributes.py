@@ -37,6 +37,8 @@ INCOMPLETE = "incomplete"
 # A variable of adjusted data.
 TREATED = "treated"
 """Bits of each day that the adjustment has treated otherwise than by mapping between quantiles."""
+QUANTILE = "quantile"
+"""Each day's rank in the adjustment, on a coarse grid, by methods that rank."""
 # Of an ensemble's store: how many members percentiles, and statements about agreement and robustness, need.
 FEWEST = "fewest_members_of_percentiles"
 FEWEST_ROBUST = "fewest_members_of_robustness"

@@ -47,11 +47,15 @@ CELLS: Mapping[str, Rank] = {
     "extrapolated_in_space": "look", "signal_distorted": "look", "sign_flipped": "do_not_use",
     "signal_not_judged": "for_information", "arid": "look",
 }  # fmt: skip
-# Further bits of a cell, in products that are downscaled.
+# Further bits of a cell, and of a day, in products that are downscaled.
 DOWNSCALED: Mapping[str, Rank] = {"coarse_cell_missing": "look"}
+DOWNSCALED_DAYS: Mapping[str, Rank] = {"downscaled_beyond": "for_information"}
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
-_BITS_OF_DOWNSCALED = {name: np.uint8(1 << place) for place, name in enumerate(DOWNSCALED, len(CELLS))}
+_BITS_OF_DOWNSCALED: dict[str, Any] = {
+    **{name: np.uint8(1 << place) for place, name in enumerate(DOWNSCALED, len(CELLS))},  # of cells
+    **{name: np.uint16(1 << place) for place, name in enumerate(DOWNSCALED_DAYS, 8 + len(DAYS))},
+}
 _THE_METHODS = np.uint16(0xFF)
 _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
@@ -71,7 +75,7 @@ def flags_name(variable: str, of: str = "days") -> str:
 
 def rank_of(flag: str) -> Rank:
     """Return how much a flag of days or cells matters; what a method marks is for information."""
-    return {**DAYS, **CELLS, **DOWNSCALED}.get(flag, "for_information")
+    return {**DAYS, **CELLS, **DOWNSCALED, **DOWNSCALED_DAYS}.get(flag, "for_information")
 
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
@@ -125,9 +129,10 @@ def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArr
 
 
 def of_downscaled(flags: xr.DataArray, where: xr.DataArray, name: str, variable: str) -> xr.DataArray:
-    """Return flags of cells with one of `DOWNSCALED` raised where it is true, beside those that are; lazy."""
-    raised = flags | where.transpose(*[dim for dim in flags.dims if dim in where.dims]) * _BITS_OF_DOWNSCALED[name]
-    return raised.transpose(*flags.dims).assign_attrs(_names(_BITS_OF_DOWNSCALED, variable, "cells"))
+    """Return flags with one of downscaled products raised where it is true, beside those that are; lazy."""
+    bit, of = _BITS_OF_DOWNSCALED[name], "cells" if name in DOWNSCALED else "days"
+    raised: xr.DataArray = flags | where.transpose(*[dim for dim in flags.dims if dim in where.dims]) * bit
+    return raised.transpose(*flags.dims).assign_attrs(_names({**meanings(flags), name: bit}, variable, of))
 
 
 def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
@@ -143,7 +148,8 @@ def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str
         pairs = {pair for bits in days for pair in meanings(bits).items()}
         own = dict(pairs)
         if len({*own.values()}) < len(pairs):
-            own, days = {}, [bits & ~_THE_METHODS for bits in days]
+            own = {one: bit for one, bit in own.items() if one in DOWNSCALED_DAYS}
+            days = [bits & ~_THE_METHODS for bits in days]
         made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own, name))
         further = {one: bit for bits in cells for one, bit in meanings(bits).items() if one in DOWNSCALED}
         made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names(further, name, "cells"))

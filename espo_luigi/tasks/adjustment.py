@@ -19,7 +19,7 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
 from espo_luigi.methods.usual import threshold_of
 from espo_luigi.science import calendar, pooling, quality, stack
-from espo_luigi.science.attributes import TREATED
+from espo_luigi.science.attributes import QUANTILE, TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.display import wet_day
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -197,10 +197,12 @@ class Adjust(VariableTask):
         """Adjust; `before` is that of `Train`. Without flags, the simulation needs none."""
         simulation, config = self.pooled(regridded), self.context.config
         arguments = self._arguments_to_adjust(regridded, reference, before)
+        arguments["keeps_ranks"] = self.piece == partition.COARSE
         made = blocks.adjust_and_count(self.series(simulation), *training, **arguments)
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
         made = made.rename({} if self.how.variables else {"scenario": self.var})
+        made = made.rename({QUANTILE: f"{self.var}_{QUANTILE}"} if QUANTILE in made else {})
         made, marks = made.drop_vars(TREATED, errors="ignore"), made.get(TREATED)
         if with_flags and config.flagging is not None:
             how: dict[str, Any] = {

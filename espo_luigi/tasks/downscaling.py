@@ -10,6 +10,7 @@ from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.base import Step
+from espo_luigi.science.attributes import QUANTILE
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.tasks import partition
@@ -86,7 +87,8 @@ class Downscale(VariableTask):
     ) -> list[Step]:
         """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
         means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
-        return blocks.steps(adjusted[name], means[name], fine[name], **(of | self.arguments_of(name)))
+        of |= {"quantiles": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
+        return blocks.steps(adjusted[name], means[name], fine[name], **of)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""

@@ -12,6 +12,8 @@ from espo_luigi.downscaling import blocks
 from espo_luigi.downscaling.base import DOWNSCALERS
 from espo_luigi.downscaling.mbcnsd import months_of
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.methods.dqm.ranking import as_quantiles
+from espo_luigi.science import quality
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, coarse_numbers
 from espo_luigi.science.stack import stack_drop_nans
@@ -159,3 +161,42 @@ def test_flags_are_those_of_the_coarse_cell_and_tell_where_it_is_the_nearest(giv
     kept = GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values)
     np.testing.assert_array_equal(is_missing, ~np.isin(inside, kept))
     assert near[~is_missing].all()
+
+
+def test_the_quantiles_of_the_adjustment_are_taken_and_those_at_an_end_marked(given: dict[str, xr.DataArray]) -> None:
+    adjusted = given["adjusted"]
+    ranks = np.random.default_rng(4).random(adjusted.shape)
+    ranks[:, 1, 9], ranks[:, 0, 7] = 1.0, 0.0
+    kept = adjusted.copy(data=as_quantiles(ranks))
+    own = {"downscaler": "QPLAD", "grid": GRID, "seed": "pool+pr"}
+    made = blocks.downscale_and_mark(**given, quantiles=kept, **own)
+    inner = (ranks > 0.01) & (ranks < 0.99)
+    at = np.argsort(GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values))
+    inside = GRID.numbers(made["lat"].values, made["lon"].values)
+    numbers = GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values)
+    place = at[np.minimum(np.searchsorted(numbers[at], inside), at.size - 1)]
+    assert made["beyond"].dtype == bool
+    assert made["beyond"].values[:, 1, 9].all() and made["beyond"].values[:, 0, 7].all()
+    known = np.isin(inside, numbers)
+    assert not made["beyond"].values[known][inner[place[known]]].any()
+    assert 0 < made["beyond"].values.mean() < 0.02
+    # The same quantiles, without being kept, are those of the days' ranks.
+    assert (made["downscaled"] != downscaled(given, "QPLAD")).mean() > 0.3
+    told = blocks.steps(**given, quantiles=kept, cell=70, date="2008-03-01", member=1, **own)
+    step = {one.name: one.value for one in told}
+    day = 3 * 365 + 59
+    assert step["quantile"] == pytest.approx(ranks[place[70], 1, day], abs=1 / 131_068)
+    assert np.float32(step["downscaled"]) == pytest.approx(made["downscaled"].values[70, 1, day])
+
+
+def test_days_at_an_end_are_flagged_with_the_last_bit(given: dict[str, xr.DataArray]) -> None:
+    days = xr.zeros_like(given["adjusted"], dtype=np.uint16).assign_attrs(flag_masks=[2], flag_meanings="made_wet") + 2
+    days.attrs = {"flag_masks": [2], "flag_meanings": "made_wet"}
+    beside = xr.Dataset({"pr": given["adjusted"], "pr_flags": days})
+    ways = {"pr": {"downscaler": "QPLAD", "grid": GRID, "seed": ""}}
+    got = blocks.downscale_variables(beside, given["coarse"].to_dataset(), given["fine"].to_dataset(), ways)["pr_flags"]
+    assert quality.meanings(got)["downscaled_beyond"] == 1 << 15
+    assert 0 < (got >= 1 << 15).mean() < 0.02 and (got & 2).all()
+    cells = got.isel(time=0, drop=True).astype(np.uint8) * 0
+    derived = quality.inherited({"pr_flags": got, "pr_cell_flags": cells}, {"prsn": ["pr"]})["prsn_flags"]
+    assert quality.meanings(derived)["downscaled_beyond"] == 1 << 15

@@ -321,3 +321,23 @@ def test_days_without_rain_in_each_year_stay_dry(more: dict[str, Any]) -> None:
     found = both.scenario(**more)
     july = found.sel(time=found["time.month"] == 7).isel(loc=0)
     assert (july == 0).all()
+
+
+def test_ranks_in_windows_are_kept_as_the_shares_of_lower_days(plain: Both) -> None:
+    how = {"interp": "nearest", "extrapolation": "constant", "rank_window": True}
+    given: dict[str, Any] = {"periods": ("2001", "2011"), "xclim_adjust_args": how, "moving_yearly_window": WINDOWS}
+    made = blocks.adjust_and_count(plain.simulation, plain.ours, keeps_ranks=True, **given)
+    assert made["quantile"].dtype == np.uint16
+    ranks = ranking.of_quantiles(made["quantile"].values)
+    # Of the middle years 2005 and 2006 are kept of the window of 2003 to 2008.
+    values, dayofyear = plain.simulation.values[0], plain.simulation.indexes["time"].dayofyear
+    years = plain.simulation.indexes["time"].year
+    for place in np.flatnonzero((years == 2005) & (dayofyear % 60 == 40)):
+        centres = np.flatnonzero((dayofyear == dayofyear[place]) & (years >= 2003) & (years <= 2008))
+        sample = values[(centres[:, None] + np.arange(-15, 16)).ravel()]
+        expected = (rankdata(sample)[sample == values[place]][0] - 1) / (sample.size - 1)
+        assert ranks[0, place] == pytest.approx(expected, abs=1 / 131_068 + 1e-9)
+    assert np.isnan(ranks[4]).all()
+    np.testing.assert_array_equal(made["scenario"], blocks.adjust(plain.simulation, plain.ours, **given))
+    for without in ({"keeps_ranks": False}, {"keeps_ranks": True, "xclim_adjust_args": {**how, "rank_window": False}}):
+        assert "quantile" not in blocks.adjust_and_count(plain.simulation, plain.ours, **given | without)

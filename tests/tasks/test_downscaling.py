@@ -17,6 +17,7 @@ from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
 from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.methods.dqm.ranking import of_quantiles
 from espo_luigi.science.coarse import CoarseGrid, areas_of
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
@@ -167,6 +168,8 @@ def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Config
     flags = store.open_store(tasks.ConcatenationFinal(sim_id=NOLEAP).out_flags().path)
     for name in ("tasmax", "tasmin"):
         assert flags[f"{name}_cell_flags"].attrs["flag_meanings"].split()[-1] == "coarse_cell_missing"
+        assert flags[f"{name}_flags"].attrs["flag_meanings"].split()[-1] == "downscaled_beyond"
+        assert 0 < (flags[f"{name}_flags"] >= 1 << 15).mean() < 0.05
     adjusted = store.open_store(tasks.Adjust(pool=NOLEAP, piece=COARSE, var="tasmax").out_adjusted().path).load()
     stacked = made[["tasmax"]].stack(loc=("lat", "lon")).dropna("loc", how="all").reset_index("loc")
     numbers = CoarseGrid(0.5).numbers(stacked["lat"].values, stacked["lon"].values)
@@ -202,3 +205,19 @@ def test_a_plan_has_the_measured_cost_of_each_downscaler(configured: Configure) 
     costs = {name: Experience([]).expected(task, task.allocation) for name, task in of.items()}
     assert {cost.basis for cost in costs.values()} == {Basis.TABLE}
     assert costs["pr"].seconds > costs["tasmax"].seconds
+
+
+@pytest.mark.production
+def test_quantile_delta_mapping_keeps_the_quantiles_that_qplad_takes(configured: Configure) -> None:
+    by_rank = {
+        "training_args": {"method": "QuantileDeltaMapping"},
+        "adjusting_args": {"moving_yearly_window": {"window": 4, "step": 2}},
+    }
+    configured(**YEARS, downscaling=SECTION, **ONE_REGION, biasadjust__variables__dtr=by_rank)
+    names = {"pool": NOLEAP, "var": "dtr"}
+    task = tasks.Downscale(piece=pieces(context())[0], **names)
+    work(task)
+    kept = store.open_store(tasks.Adjust(piece=COARSE, **names).out_adjusted().path)["dtr_quantile"]
+    assert kept.dtype == np.uint16 and 0.45 < of_quantiles(kept.values).mean() < 0.55
+    made = store.open_store(task.out_adjusted().path)
+    assert [*made.data_vars] == ["dtr"] and made["dtr"].notnull().all()

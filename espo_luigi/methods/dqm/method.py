@@ -25,7 +25,7 @@ from espo_luigi.methods.dqm.kernels import TREATMENTS
 from espo_luigi.methods.dqm.kernels.adjusting import MADE_WET
 from espo_luigi.methods.dqm.windows import WindowPlan, plan_windows, spans_of
 from espo_luigi.methods.xsdba import Options
-from espo_luigi.science.attributes import TREATED
+from espo_luigi.science.attributes import QUANTILE, TREATED
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.chunks import REALIZATION
 
@@ -91,6 +91,11 @@ class Kernels(Method):
         limits = options.train.get("max_tail_factor") is not None
         asked = {"jittered": options.jitter_under is not None, "made_wet": adapts, "limited": limits}
         return {name: bit for name, bit in super().bits(setup).items() if asked.get(name, True)}
+
+    def ranks(self, setup: Setup) -> bool:
+        """Return True for quantile delta mapping in windows of years and of days."""
+        options = Options.of(setup, self.method)
+        return self.method == QDM and bool(options.adjust.get("rank_window") and options.year_windows)
 
     def layout(self, setup: Setup) -> dict[str, Array]:
         """Return the arrays of a training, by day of year."""
@@ -175,6 +180,8 @@ class Kernels(Method):
             simulation = _transformed(simulation, space, "simulation")
         if self.method == QDM:
             ranked, how = _ranked(block, trained, setup)
+            if setup.keeps_ranks and self.ranks(setup):
+                how["traced"] = np.empty((1, len(simulation), simulation[0].size // len(setup.time), len(setup.time)))
             adjusted, treated = ranking.adjust(simulation, *ranked, **how, threads=given_threads())
         else:
             training, plan, how = _trained(block, trained, setup)
@@ -186,7 +193,10 @@ class Kernels(Method):
                 adjusted[is_noise & ((treated & MADE_WET) == 0)] = 0
             treated |= is_noise.view(np.uint8) << TREATMENTS.index("jittered")
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
-        return xr.Dataset({"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, dims)})
+        made = {"scenario": adjusted, TREATED: treated}
+        if "traced" in how:
+            made[QUANTILE] = ranking.as_quantiles(how["traced"].reshape(adjusted.shape))
+        return xr.Dataset({name: _shaped(block, values, dims) for name, values in made.items()})
 
     def steps(
         self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""

@@ -11,6 +11,8 @@ from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, plan_adjustment, run_by_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, YearWindow, plan_pool, plan_windows
 
+_NO_RANK = 2**16 - 1
+
 
 class RankPlan(NamedTuple):
     """How values are ranked in a window of years.
@@ -113,7 +115,8 @@ def adjust(
     levels
         Those of the quantiles, from 0 to 1, in the training's type.
     traced
-        If given, filled with each value as it is ranked, its rank and its factor: (3, cell, member, time).
+        If given, filled with each value's rank, the value as it is ranked and its factor: (3, cell, member, time); or
+        (1, …) with the rank.
     """
     adjusted = np.empty(simulation.shape, simulation.dtype)
     shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
@@ -143,3 +146,13 @@ def adjust(
 
     run_by_cells(kernel, len(simulation), threads)
     return adjusted, marks.reshape(simulation.shape)
+
+
+def as_quantiles(ranks: np.ndarray) -> np.ndarray:
+    """Return ranks from 0 to 1 as uint16: within 1 / 131 068; NaN is the highest number."""
+    return np.where(np.isnan(ranks), _NO_RANK, np.rint(ranks * (_NO_RANK - 1))).astype(np.uint16)
+
+
+def of_quantiles(quantiles: np.ndarray) -> np.ndarray:
+    """Inverse of `as_quantiles`."""
+    return np.where(quantiles == _NO_RANK, np.nan, quantiles / (_NO_RANK - 1))

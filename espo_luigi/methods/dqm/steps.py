@@ -91,7 +91,7 @@ def steps_by_rank(
     adjusted, _ = ranking.adjust(
         simulation[np.newaxis], factors, levels, plans, kind=kind, adaptation=more, traced=traced
     )
-    before, quantile, factor = (float(one[0, member, step]) for one in traced)
+    quantile, before, factor = (float(one[0, member, step]) for one in traced)
     plan = next(one for one in plans if one.span.kept_first <= step < one.span.kept_last)
     row, result = int(plan.days.scaling_rows[step - plan.span.first]), float(adjusted[0, member, step])
     n_days = int((plan.rows == plan.rows[step - plan.span.first]).sum())

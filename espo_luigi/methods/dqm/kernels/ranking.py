@@ -209,6 +209,15 @@ def apply_factors(values, factors, multiplicative, out):
         out[time] = values[time] * factors[time] if multiplicative else values[time] + factors[time]
 
 
+@inlined
+def trace(ranks, values, factors, out):
+    """Copy what is traced of a member."""
+    copy_to(out[0], ranks)
+    if out.shape[0] > 1:
+        copy_to(out[1], values)
+        copy_to(out[2], factors)
+
+
 @compiled
 def adjust_ranked(
     simulation,
@@ -230,8 +239,8 @@ def adjust_ranked(
     """Adjust the members (cell, member, time) of each cell within the window of years of a `ranking.RankPlan`.
 
     ``turns`` are those of `ranking.turning_points`. The other arguments are those of `adjusting.adjust_cells`. Where
-    ``traced`` (3, cell, member, time) has cells, it is filled with the values that are ranked, the ranks and the
-    factors.
+    ``traced`` (3, cell, member, time) has cells, it is filled with the ranks, the values that are ranked and the
+    factors, or (1, …) with the ranks.
     """
     span, rows, days, windows, pooled = plan
     first, last, kept_first, kept_last = span
@@ -268,6 +277,4 @@ def adjust_ranked(
                 marked = marks[cell, member, kept_first:kept_last]
                 keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted, marked)
             if traced.shape[1] > 0:
-                copy_to(traced[0, cell, member, kept_first:kept_last], values)
-                copy_to(traced[1, cell, member, kept_first:kept_last], own)
-                copy_to(traced[2, cell, member, kept_first:kept_last], found)
+                trace(own, values, found, traced[:, cell, member, kept_first:kept_last])

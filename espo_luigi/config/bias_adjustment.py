@@ -48,17 +48,21 @@ def _of_the_method(section: str) -> WrapValidator:
             return value
         if (name := info.data["method"]) is None:
             return validate(value)
-        model = getattr(method_named(name), section)
-        try:
-            return model.model_validate({} if value is None else value, context=info.context)
-        except ValidationError as error:
-            lines = [line_of(one, model, name) for one in error.errors()]
-            raise ValidationError.from_exception_data(model.__name__, lines) from None
+        return validated_by(getattr(method_named(name), section), name, value, info)
 
     return WrapValidator(validated)
 
 
-def line_of(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
+def validated_by(model: type[Section], method: str, value: Any, info: ValidationInfo) -> Section:
+    """Return the arguments of a method as its model; errors are about the arguments."""
+    try:
+        return model.model_validate({} if value is None else value, context=info.context)
+    except ValidationError as error:
+        lines = [_line(one, model, method) for one in error.errors()]
+        raise ValidationError.from_exception_data(model.__name__, lines) from None
+
+
+def _line(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
     """Return an error of a method's arguments, which names those that the method takes if it is an unknown key."""
     if one["type"] == "extra_forbidden":
         key, keys = str(one["loc"][-1]), keys_beside(model, one["loc"])

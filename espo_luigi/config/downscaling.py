@@ -10,13 +10,12 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializeAsAny,
-    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
-from espo_luigi.config.bias_adjustment import line_of
+from espo_luigi.config.bias_adjustment import validated_by
 from espo_luigi.downscaling.base import DOWNSCALERS, downscaler_named
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section, find_file
@@ -69,12 +68,7 @@ def _of_the_downscaler(value: Any, validate: ValidatorFunctionWrapHandler, info:
     """Validate arguments by the model of the downscaler."""
     if (name := info.data.get("method")) is None:  # which is wrong
         return value
-    model = downscaler_named(name).Arguments
-    try:
-        return model.model_validate({} if value is None else value, context=info.context)
-    except ValidationError as error:
-        lines = [line_of(one, model, name) for one in error.errors()]
-        raise ValidationError.from_exception_data(model.__name__, lines) from None
+    return validated_by(downscaler_named(name).Arguments, name, value, info)
 
 
 class Downscaling(Section):

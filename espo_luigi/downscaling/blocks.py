@@ -67,11 +67,6 @@ def downscale_and_mark(
     coarse: xr.DataArray,
     fine: xr.DataArray,
     quantiles: xr.DataArray | None = None,
-    *,
-    downscaler: str,
-    grid: CoarseGrid,
-    seed: str,
-    table: Mapping[str, Variable] = VARIABLES,
     **arguments: Any,
 ) -> xr.Dataset:
     """Return `downscaled`, an adjusted simulation on fine cells; lazy if a series is, but for the first day.
@@ -91,10 +86,14 @@ def downscale_and_mark(
         The reference.
     quantiles
         The quantile of each day of `adjusted`, as the adjustment kept it (`methods.dqm.ranking.as_quantiles`).
-    downscaler, arguments
-        Its name, and the section `downscaling.arguments`.
+    downscaler, grid
+        The name, and the `CoarseGrid`.
     seed
         Names the random draws; with the coarse cell, and the member's label, it decides them.
+    table
+        The variables, by default those of the package.
+    **arguments
+        The section `downscaling.arguments`.
 
     Raises
     ------
@@ -103,8 +102,8 @@ def downscale_and_mark(
     ConfigurationError
         If an argument is unknown or wrong.
     """
-    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, downscaler, grid, seed, table, arguments)
-    places = setup.places
+    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, **arguments)
+    places, seed = setup.places, setup.seed
     marks = type(method).beyond is not Downscaler.beyond
     order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
     inside = places.numbers[order]
@@ -132,8 +131,8 @@ def downscale_and_mark(
         whole = whole.compute(scheduler="synchronous")
     others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
     at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
-    told = ", ".join([f"grid={grid.name}", *(f"{key}={value!r}" for key, value in _given(method, arguments).items())])
-    said, old = f"{downscaler}({told})", adjusted.attrs
+    told = [f"grid={arguments['grid'].name}", *(f"{key}={value!r}" for key, value in setup.arguments.items())]
+    said, old = f"{method.name}({', '.join(told)})", adjusted.attrs
     history = "\n".join(filter(None, [f"Downscaled with {said}", old.get("history")]))
     adjustment = ", then ".join(filter(None, [old.get("bias_adjustment"), said]))
     attrs = {**old, "history": history, "bias_adjustment": adjustment}
@@ -145,19 +144,15 @@ def steps(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
-    *,
     quantiles: xr.DataArray | None = None,
+    *,
     cell: int,
     date: str,
     member: int = 0,
-    downscaler: str,
-    grid: CoarseGrid,
-    seed: str,
-    table: Mapping[str, Variable] = VARIABLES,
     **arguments: Any,
 ) -> list[Step]:
     """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
-    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, downscaler, grid, seed, table, arguments)
+    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, **arguments)
     cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
     near, setup = _of_block(method, setup, cells)
@@ -167,7 +162,7 @@ def steps(
     if REALIZATION in series["adjusted"].dims:
         label = np.atleast_1d(adjusted[REALIZATION].values)[member]
         values = {name: one[:, member] if name != "coarse" else one for name, one in values.items()}
-        setup = replace(setup, seed=f"{seed}+{label}")
+        setup = replace(setup, seed=f"{setup.seed}+{label}")
     of_member, setup = values["adjusted"], replace(setup, quantiles=values.get("quantiles"))
     day = int(np.searchsorted(setup.time.days, setup.time.number(date)))
     place = int(np.flatnonzero(cells == cell)[0])
@@ -182,15 +177,16 @@ def _prepared(
     coarse: xr.DataArray,
     fine: xr.DataArray,
     quantiles: xr.DataArray | None,
+    *,
     downscaler: str,
     grid: CoarseGrid,
     seed: str,
-    table: Mapping[str, Variable],
-    arguments: Mapping[str, Any],
+    table: Mapping[str, Variable] = VARIABLES,
+    **arguments: Any,
 ) -> tuple[Downscaler, Setup, dict[str, xr.DataArray]]:
     """Return the downscaler, its setup for all cells, and the series (loc, …, time), coarse cells by their numbers."""
     method = downscaler_named(downscaler)
-    given = _given(method, arguments)
+    given = dict(checked(method.Arguments, arguments, "downscaling.arguments").arguments())
     for name, one in (("reference", fine), ("coarse reference", coarse)):
         if units_of(one) != units_of(adjusted) or calendar_of(one) != calendar_of(adjusted):
             raise DataError(
@@ -230,11 +226,6 @@ def _prepared(
         wet=_in(given.get("wet_day", known.wet), known, units_of(adjusted)),
     )
     return method, setup, series
-
-
-def _given(method: Downscaler, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    section = checked(method.Arguments, arguments, "downscaling.arguments")
-    return dict(section.arguments())
 
 
 def _in(given: Any, known: Variable, unit: str) -> float | None:

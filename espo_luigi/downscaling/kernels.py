@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
+from espo_luigi.methods.dqm.kernels.quantiles import quantiles_of_sorted
 
 _BINS = 2048
 
@@ -104,16 +105,6 @@ def take_factors(adjusted, quantiles, coarse, fine, order, counts, own, dayofyea
 
 
 @inlined
-def find_quantiles(ordered, levels, out):
-    """Fill ``out`` with the linear quantiles of sorted values."""
-    for index in range(levels.size):
-        position = (ordered.size - 1) * levels[index]
-        below = np.int64(position)
-        share = position - below
-        out[index] = ordered[below] * (1 - share) + ordered[min(below + 1, ordered.size - 1)] * share
-
-
-@inlined
 def find_slopes(own, wanted, out):
     """Fill ``out`` with the slopes from each quantile to the next, 0 after the last."""
     for knot in range(own.size - 1):
@@ -134,8 +125,8 @@ def map_axes(values, ordered, target, levels, weights, keeps_sum):
     last = np.float64(_BINS - 1)
     for axis in range(n_axes):
         row, weight = values[axis], weights[axis]
-        find_quantiles(ordered[axis], levels, own)
-        find_quantiles(target[axis], levels, wanted)
+        quantiles_of_sorted(ordered[axis], levels, own)
+        quantiles_of_sorted(target[axis], levels, wanted)
         find_slopes(own, wanted, slopes)
         # The knots of equal bins between the outermost quantiles but one; the first and the last have all beyond.
         low, high = own[min(1, levels.size - 1)], own[max(levels.size - 2, 0)]

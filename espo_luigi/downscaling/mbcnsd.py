@@ -56,12 +56,14 @@ class MBCnSD(Downscaler):
 
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Learned:
         """Draw the rotations, which depend on the number of fine cells alone, and look for the first axes."""
-        axes, rotations = {}, dict[int, np.ndarray]()
+        from espo_luigi.methods.mbcn.method import rotations  # here, as a configuration needs none
+
+        axes, turns, number_of = {}, dict[int, np.ndarray](), setup.arguments["iterations"]
         for number, cells in setup.groups().items():
             axes[number] = first_axes(setup.areas[cells])
-            if cells.size not in rotations:
-                rotations[cells.size] = random_rotations(setup.arguments["iterations"], cells.size, setup.seed)
-        return Learned(fine, months_of(setup.reference), axes, rotations)
+            if cells.size not in turns:
+                turns[cells.size] = rotations(setup.seed, cells.size, number_of, cells.size)
+        return Learned(fine, months_of(setup.reference), axes, turns)
 
     def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Map the interpolated simulation to the reference, in each coarse cell, month and window of years."""
@@ -148,14 +150,6 @@ def first_axes(areas: np.ndarray) -> np.ndarray:
     frame[:, 0] = areas / np.sqrt((areas**2).sum())
     axes = np.linalg.qr(frame)[0]
     return np.asarray(axes * np.sign(axes[:, 0] @ frame[:, 0]))
-
-
-def random_rotations(count: int, size: int, seed: str) -> np.ndarray:
-    """Return rotations (rotation, axis, new axis), evenly distributed (Mezzadri 2007)."""
-    normal = cell_generator(seed, "downscaling rotations", size).normal(size=(count, size, size))
-    turns, upper = np.linalg.qr(normal)
-    diagonal = np.diagonal(upper, axis1=1, axis2=2)
-    return np.asarray(turns * np.sign(diagonal)[:, None])
 
 
 def downscale(

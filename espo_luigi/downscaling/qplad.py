@@ -67,8 +67,12 @@ class QPLAD(Downscaler):
 
     def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Give each day the factors at its quantile."""
-        quantiles = self.quantiles(adjusted, setup)
-        return self.at_quantiles(_wet(adjusted, setup, "simulation"), quantiles, learned, setup)
+        from espo_luigi.downscaling.kernels import take_factors
+
+        own, days, ratio = setup.places.own, setup.time.dayofyear, setup.kind == "*"
+        quantiles, wet = self.quantiles(adjusted, setup), _wet(adjusted, setup, "simulation")
+        made = take_factors(wet, quantiles, *learned, own, days, ratio)
+        return made if setup.wet is None else np.where(made < setup.wet, 0.0, made)
 
     def beyond(self, learned: Learned, setup: Setup) -> np.ndarray:
         """Return days that get the factor of the first or the last day of the reference."""
@@ -76,13 +80,6 @@ class QPLAD(Downscaler):
         assert setup.quantiles is not None
         places = setup.quantiles * counts - 0.5
         return (places < 0) | (places > counts - 1)
-
-    def at_quantiles(self, adjusted: np.ndarray, quantiles: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
-        """Do what `apply` does with days whose quantiles, (coarse cell, day) from 0 to 1, are known."""
-        from espo_luigi.downscaling.kernels import take_factors
-
-        made = take_factors(adjusted, quantiles, *learned, setup.places.own, setup.time.dayofyear, setup.kind == "*")
-        return made if setup.wet is None else np.where(made < setup.wet, 0.0, made)
 
     def steps(self, adjusted: np.ndarray, learned: Learned, setup: Setup, cell: int, day: int) -> list[Step]:
         """Return the day's quantile, and the factor there."""

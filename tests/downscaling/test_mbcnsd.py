@@ -11,7 +11,7 @@ import xarray as xr
 from downscaling_blocks import Block, block
 
 from espo_luigi.downscaling.base import Limit, Setup
-from espo_luigi.downscaling.mbcnsd import MBCnSD, downscale, first_axes, random_rotations, rotate_and_map
+from espo_luigi.downscaling.mbcnsd import MBCnSD, downscale, first_axes, rotate_and_map
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.coarse import CoarseGrid, places_of
 
@@ -177,9 +177,7 @@ def test_a_lone_fine_cell_has_the_coarse_value() -> None:
     np.testing.assert_allclose(downscaled(made), np.where(made.adjusted <= 0.1, 0, made.adjusted))
 
 
-def test_rotations_are_rotations() -> None:
-    turns = random_rotations(4, 5, "seed")
-    np.testing.assert_allclose(turns @ turns.transpose(0, 2, 1), np.broadcast_to(np.eye(5), turns.shape), atol=1e-12)
+def test_the_first_axis_is_along_the_weights() -> None:
     axes = first_axes(np.array([1.0, 2.0, 3.0]))
     np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(axes[:, 0], np.array([1, 2, 3]) / np.sqrt(14))

@@ -211,7 +211,7 @@ def test_a_plan_has_the_measured_cost_of_each_downscaler(configured: Configure) 
 def test_quantile_delta_mapping_keeps_the_quantiles_that_qplad_takes(configured: Configure) -> None:
     by_rank = {
         "training_args": {"method": "QuantileDeltaMapping"},
-        "adjusting_args": {"moving_yearly_window": {"window": 4, "step": 2}},
+        "adjusting_args": {"moving_yearly_window": {"window": 6, "step": 2}},
     }
     configured(**YEARS, downscaling=SECTION, **ONE_REGION, biasadjust__variables__dtr=by_rank)
     names = {"pool": NOLEAP, "var": "dtr"}

@@ -20,7 +20,9 @@ from espo_luigi.science.seeds import cell_generator
 class QPLADArguments(WindowArguments):
     """Keyword arguments of QPLAD."""
 
-    years: Integer = Field(default=21, ge=1, description="years around each year in which a day's quantile is taken")
+    years: Integer = Field(
+        default=21, ge=1, description="years around each year in which a day is ranked, if the method keeps no ranks"
+    )
     wet_day: PositiveThreshold | None = OmitDefault(
         "days with less are dry; by default as the table of variables has it (pr: 1 mm d-1)"
     )

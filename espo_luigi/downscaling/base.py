@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from espo_luigi.errors import DataError
 from espo_luigi.fields import Integer, OmitDefault, Section, registered
 from espo_luigi.methods.base import Step
 
@@ -131,6 +132,15 @@ class Downscaler:
     most_cells: int | None = None
     interpolates = True
     name = ""
+
+    def check_sizes(self, numbers: np.ndarray) -> None:
+        """Raise `DataError` if too many fine cells, each with its coarse cell's number, lie in a coarse cell."""
+        most = int(np.unique(numbers, return_counts=True)[1].max())
+        if self.most_cells is not None and most > self.most_cells:
+            raise DataError(
+                f"{self.name}: a coarse cell has {most} cells of the reference; expected {self.most_cells} at most. "
+                "Give smaller cells, or another downscaler."
+            )
 
     def learn(self, coarse: np.ndarray, fine: np.ndarray, setup: Setup) -> Any:
         """Return what `apply` needs of the reference."""

@@ -107,7 +107,7 @@ def downscale_and_mark(
     marks = type(method).beyond is not Downscaler.beyond
     order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
     inside = places.numbers[order]
-    _check_sizes(method, inside)
+    method.check_sizes(inside)
     members = series["adjusted"].sizes.get(REALIZATION, 1)
     seeds = [f"{seed}+{label}" for label in np.atleast_1d(adjusted[REALIZATION].values)] if members > 1 else [seed]
     blocks: dict[str, list[Any]] = {"downscaled": [], **({"beyond": []} if marks else {})}
@@ -249,15 +249,6 @@ def _limits(known: Variable, unit: str, given: Mapping[str, Any]) -> tuple[Limit
         assert threshold is not None and at is not None
         found.append(Limit(at, threshold))
     return found[0], found[1]
-
-
-def _check_sizes(method: Downscaler, inside: np.ndarray) -> None:
-    most = int(np.unique(inside, return_counts=True)[1].max())
-    if method.most_cells is not None and most > method.most_cells:
-        raise DataError(
-            f"{method.name}: a coarse cell has {most} cells of the reference; expected {method.most_cells} at most. "
-            "Give a smaller `downscaling.grid`, or another `downscaling.method`."
-        )
 
 
 def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:

@@ -227,8 +227,8 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
     (of_rows, of_columns), columns = grid.edges, grid.shape[1]
     row, column = np.divmod(numbers, columns)
     if grid.goes_round:
-        turns, beyond = np.divmod(west - of_columns[0] + _ROUND_OFF, 360)
-        first = int(turns) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
+        rounds, beyond = np.divmod(west - of_columns[0] + _ROUND_OFF, 360)
+        first = int(rounds) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
         column = (column - first) % columns + first
         all_columns = np.arange(column.min(), column.max() + 2)
     else:
@@ -236,8 +236,10 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
         all_columns = first + _and_one_more(column, columns)
         column = column + first
     rows = _and_one_more(row, grid.shape[0])
-    lat = _middles(of_rows)[rows]
-    lon = _middles(of_columns)[all_columns % columns] + 360 * (all_columns // columns)
+    turns, east = np.divmod(all_columns, columns)
+    south_north = np.stack([of_rows[rows], of_rows[rows + 1]], axis=-1)
+    west_east = np.stack([of_columns[east], of_columns[east + 1]], axis=-1) + 360 * turns[:, None]
+    lat, lon = south_north.mean(axis=1), west_east.mean(axis=1)
     land = np.zeros((rows.size, all_columns.size), bool)
     land[row - rows[0], column - all_columns[0]] = True
     whole = xr.Dataset(
@@ -245,15 +247,8 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
         {"lat": ("lat", lat, _LAT), "lon": ("lon", lon, _LON)},
     )
     if isinstance(grid.cells, tuple):  # centres need not lie in the middle of those beside them
-        east, turns = all_columns % columns, 360 * (all_columns // columns)
-        bounds = (
-            np.stack([of_rows[rows], of_rows[rows + 1]], -1),
-            np.stack([of_columns[east], of_columns[east + 1]], -1),
-        )
-        both = ("lat", bounds[0]), ("lon", bounds[1] + turns[:, None])
-        whole = whole.assign_coords(
-            {name: ((dim, "vertices"), at) for name, (dim, at) in zip(BOUNDS, both, strict=True)}
-        )
+        both = (("lat", "vertices"), south_north), (("lon", "vertices"), west_east)
+        whole = whole.assign_coords(dict(zip(BOUNDS, both, strict=True)))
     shape = {ORIGINAL_SHAPE: f"{rows.size}x{all_columns.size}"}
     at, along = lat[row - rows[0]], lon[column - all_columns[0]]
     cells = xr.Dataset(coords={"lat": (STACKED_DIM, at, _LAT | shape), "lon": (STACKED_DIM, along, _LON | shape)})

@@ -243,21 +243,14 @@ class RunContext:
             If the coarse grid is no coarser than the reference, or has too many cells for a downscaler.
         """
         section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
-        grid, key = coarse.CoarseGrid(section.grid), "`downscaling.grid`"
+        grid = coarse.CoarseGrid(section.grid)
+        numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
         try:
             coarse.coarse_numbers(grid, cells, section.least_share)
+            for _, _, how in section.ways(self.config.biasadjust.adjusted):
+                downscaler_named(how.method).check_sizes(numbers)
         except DataError as error:
-            raise ConfigurationError(f"{key}: {error}") from error
-        numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
-        most = int(np.unique(numbers, return_counts=True)[1].max())
-        for name, _, how in section.ways(self.config.biasadjust.adjusted):
-            allowed = downscaler_named(how.method).most_cells
-            if allowed is not None and most > allowed:
-                raise ConfigurationError(
-                    f"{key}: a cell of the coarse grid ({grid.name}) holds {most} cells of the reference, and "
-                    f"{how.method}, the downscaler of {name}, takes {allowed} at most. Give smaller cells, or another "
-                    "downscaler."
-                )
+            raise ConfigurationError(f"`downscaling.grid`: {error}") from error
         return numbers
 
     @functools.cached_property

@@ -213,11 +213,12 @@ def test_quantile_delta_mapping_keeps_the_quantiles_that_qplad_takes(configured:
         "training_args": {"method": "QuantileDeltaMapping"},
         "adjusting_args": {"moving_yearly_window": {"window": 6, "step": 2}},
     }
-    configured(**YEARS, downscaling=SECTION, **ONE_REGION, biasadjust__variables__dtr=by_rank)
-    names = {"pool": NOLEAP, "var": "dtr"}
-    task = tasks.Downscale(piece=pieces(context())[0], **names)
-    work(task)
-    kept = store.open_store(tasks.Adjust(piece=COARSE, **names).out_adjusted().path)["dtr_quantile"]
+    product(configured, downscaling=SECTION, **ONE_REGION, biasadjust__variables__dtr=by_rank)
+    kept = store.open_store(tasks.Adjust(pool=NOLEAP, piece=COARSE, var="dtr").out_adjusted().path)["dtr_quantile"]
     assert kept.dtype == np.uint16 and 0.45 < of_quantiles(kept.values).mean() < 0.55
-    made = store.open_store(task.out_adjusted().path)
+    made = store.open_store(tasks.Downscale(pool=NOLEAP, piece=pieces(context())[0], var="dtr").out_adjusted().path)
     assert "dtr_quantile" not in made and made["dtr"].notnull().all()
+    way = way_of(NOLEAP, 46.125, -65.875, "1996-07-14", "tasmin")
+    assert way.products["tasmin"].identical
+    own, again = [step.value for step in way.adjusted["dtr"].steps if step.name == "quantile"]
+    assert own == pytest.approx(again, abs=1 / 131_068)

@@ -66,7 +66,7 @@ def downscale_and_mark(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
-    quantiles: xr.DataArray | None = None,
+    ranks: xr.DataArray | None = None,
     **arguments: Any,
 ) -> xr.Dataset:
     """Return `downscaled`, an adjusted simulation on fine cells; lazy if a series is, but for the first day.
@@ -84,7 +84,7 @@ def downscale_and_mark(
         The reference on the same cells.
     fine
         The reference.
-    quantiles
+    ranks
         The quantile of each day of `adjusted`, as the adjustment kept it (`methods.dqm.ranking.as_quantiles`).
     downscaler, grid
         The name, and the `CoarseGrid`.
@@ -102,7 +102,7 @@ def downscale_and_mark(
     ConfigurationError
         If an argument is unknown or wrong.
     """
-    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, **arguments)
+    method, setup, series = _prepared(adjusted, coarse, fine, ranks, **arguments)
     places, seed = setup.places, setup.seed
     marks = type(method).beyond is not Downscaler.beyond
     order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
@@ -117,7 +117,7 @@ def downscale_and_mark(
         taken = {name: one.isel({STACKED_DIM: indexer(near)}).data for name, one in series.items() if name != "fine"}
         of_fine = series["fine"].isel({STACKED_DIM: indexer(cells)}).data
         job = dask.delayed((method, setup_of_block, seeds), traverse=False)
-        given = taken["coarse"], taken["adjusted"], taken.get("quantiles")
+        given = taken["coarse"], taken["adjusted"], taken.get("ranks")
         outputs = dask.delayed(_downscale_block, nout=len(blocks))(of_fine, *given, job)
         shape = (cells.size, *series["adjusted"].shape[1:])
         for name, made, dtype in zip(blocks, outputs, (adjusted.dtype, bool), strict=False):
@@ -144,7 +144,7 @@ def steps(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
-    quantiles: xr.DataArray | None = None,
+    ranks: xr.DataArray | None = None,
     *,
     cell: int,
     date: str,
@@ -152,18 +152,18 @@ def steps(
     **arguments: Any,
 ) -> list[Step]:
     """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
-    method, setup, series = _prepared(adjusted, coarse, fine, quantiles, **arguments)
+    method, setup, series = _prepared(adjusted, coarse, fine, ranks, **arguments)
     cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
     near, setup = _of_block(method, setup, cells)
     values = {name: one.isel({STACKED_DIM: near}).values for name, one in series.items() if name != "fine"}
-    values = {name: of_quantiles(one) if name == "quantiles" else one.astype(float) for name, one in values.items()}
+    values = {name: of_quantiles(one) if name == "ranks" else one.astype(float) for name, one in values.items()}
     learned = method.learn(values["coarse"], series["fine"].isel({STACKED_DIM: cells}).values.astype(float), setup)
     if REALIZATION in series["adjusted"].dims:
         label = np.atleast_1d(adjusted[REALIZATION].values)[member]
         values = {name: one[:, member] if name != "coarse" else one for name, one in values.items()}
         setup = replace(setup, seed=f"{setup.seed}+{label}")
-    of_member, setup = values["adjusted"], replace(setup, quantiles=values.get("quantiles"))
+    of_member, setup = values["adjusted"], replace(setup, quantiles=values.get("ranks"))
     day = int(np.searchsorted(setup.time.days, setup.time.number(date)))
     place = int(np.flatnonzero(cells == cell)[0])
     return [Step("coarse", float(of_member[setup.places.own[place], day]), units_of(adjusted), "adjusted")] + [
@@ -176,7 +176,7 @@ def _prepared(
     adjusted: xr.DataArray,
     coarse: xr.DataArray,
     fine: xr.DataArray,
-    quantiles: xr.DataArray | None,
+    ranks: xr.DataArray | None,
     *,
     downscaler: str,
     grid: CoarseGrid,
@@ -206,7 +206,7 @@ def _prepared(
     if not by_number.size:
         raise DataError("the adjusted simulation has no data in any coarse cell. Exclude it, or correct the domain.")
     series = {"fine": fine.transpose(STACKED_DIM, "time")}
-    of_coarse = {"coarse": coarse, "adjusted": adjusted} | ({} if quantiles is None else {"quantiles": quantiles})
+    of_coarse = {"coarse": coarse, "adjusted": adjusted} | ({} if ranks is None else {"ranks": ranks})
     for name, on_grid in of_coarse.items():
         series[name] = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
     places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)

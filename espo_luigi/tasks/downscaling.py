@@ -87,7 +87,7 @@ class Downscale(VariableTask):
     ) -> list[Step]:
         """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
         means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
-        of |= {"quantiles": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
+        of |= {"ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
         return blocks.steps(adjusted[name], means[name], fine[name], **of)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

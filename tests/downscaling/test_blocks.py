@@ -19,7 +19,7 @@ from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, co
 from espo_luigi.science.stack import stack_drop_nans
 
 GRID = CoarseGrid(1.0)
-ARGUMENTS: dict[str, dict[str, Any]] = {"MBCnSD": {"iterations": 3, "years": 3, "step": 2}}
+ARGUMENTS: dict[str, dict[str, Any]] = {"MBCnSD": {"iterations": 3, "years": 3, "step": 2, "quantiles": 40}}
 downscalers = pytest.mark.parametrize("downscaler", DOWNSCALERS)
 
 
@@ -169,7 +169,7 @@ def test_the_quantiles_of_the_adjustment_are_taken_and_those_at_an_end_marked(gi
     ranks[:, 1, 9], ranks[:, 0, 7] = 1.0, 0.0
     kept = adjusted.copy(data=as_quantiles(ranks))
     own = {"downscaler": "QPLAD", "grid": GRID, "seed": "pool+pr"}
-    made = blocks.downscale_and_mark(**given, quantiles=kept, **own)
+    made = blocks.downscale_and_mark(**given, ranks=kept, **own)
     inner = (ranks > 0.01) & (ranks < 0.99)
     at = np.argsort(GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values))
     inside = GRID.numbers(made["lat"].values, made["lon"].values)
@@ -182,7 +182,7 @@ def test_the_quantiles_of_the_adjustment_are_taken_and_those_at_an_end_marked(gi
     assert 0 < made["beyond"].values.mean() < 0.02
     # The same quantiles, without being kept, are those of the days' ranks.
     assert (made["downscaled"] != downscaled(given, "QPLAD")).mean() > 0.3
-    told = blocks.steps(**given, quantiles=kept, cell=70, date="2008-03-01", member=1, **own)
+    told = blocks.steps(**given, ranks=kept, cell=70, date="2008-03-01", member=1, **own)
     step = {one.name: one.value for one in told}
     day = 3 * 365 + 59
     assert step["quantile"] == pytest.approx(ranks[place[70], 1, day], abs=1 / 131_068)

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.chunks import join
+from espo_luigi.science.outcomes.daily import DAILY
 from espo_luigi.science.outcomes.natures import rules_of
 
 _PERCENTILE = re.compile(r"(.+)_(min|max|p\d+(?:\.\d+)?)")
@@ -50,6 +51,21 @@ def sample_of(ds: xr.Dataset, land: np.ndarray, number: int) -> np.ndarray:
     suspects, others = np.flatnonzero(land & lacks), np.flatnonzero(land & ~lacks)
     draw = np.random.default_rng(0)
     return np.concatenate([draw.permutation(suspects)[:number], draw.permutation(others)[:number]])
+
+
+def comparable(ds: xr.Dataset, indicators: Sequence[tuple[str, Any]]) -> tuple[xr.Dataset, list[tuple[str, Any]]]:
+    """Return the variables that `differences` can make again, and their indicators.
+
+    It has neither the days of a base period nor daily indices. Of a whole module, the rule leaves out what is not
+    possible.
+    """
+    made = [({each["var_name"] for each in one.cf_attrs}, (name, one)) for name, one in indicators]
+    left_out = {name for name, data in ds.items() if {"base_period", "calibration_period"} & data.attrs.keys()}
+    for names, (_, one) in made:
+        if DAILY.keys() & {str(each.default) for each in one.parameters.values()}:
+            left_out |= names
+    ds = ds.drop_vars(left_out, errors="ignore")
+    return ds, [pair for names, pair in made if names & {*ds}]
 
 
 def differences(

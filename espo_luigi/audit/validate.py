@@ -43,7 +43,6 @@ from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import FACTOR_OF_UNITS
-from espo_luigi.science.outcomes.daily import DAILY
 from espo_luigi.science.possible import limits_in, totalled
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.units import convert_to, threshold_in
@@ -426,19 +425,7 @@ def _made_again(seen: _Seen, run: RunContext, of: tuple[str, ...], ds: xr.Datase
     days = xr.merge([_open(each.files)[list(each.shares)].isel(cut) for each in own], combine_attrs="drop_conflicts")
     days = with_lacking(days.load(), run.config.derived, run.config.table)
     spans = run.needed("indicators").periods or run.config.custom.stretches
-    # `differences` has neither base periods nor daily indices.
-    based = [name for name, data in ds.items() if {"base_period", "calibration_period"} & data.attrs.keys()]
-    of_daily = [
-        each["var_name"]
-        for _, one in chosen(run)[ds.attrs["cat:xrfreq"]]
-        if DAILY.keys() & {str(each.default) for each in one.parameters.values()}
-        for each in one.cf_attrs
-    ]
-    ds = ds.drop_vars([*based, *of_daily], errors="ignore")
-    # Of a whole module, the rule leaves out what is not possible.
-    ours = [
-        one for one in chosen(run)[ds.attrs["cat:xrfreq"]] if {each["var_name"] for each in one[1].cf_attrs} & {*ds}
-    ]
+    ds, ours = outcomes.comparable(ds, chosen(run)[ds.attrs["cat:xrfreq"]])
     yield from outcomes.differences(ds.isel(cut).load(), days, ours, spans)
 
 

@@ -61,7 +61,6 @@ _CHANGES = ("delta", "warming_levels")
 _POOLED = {**_RULES, "delta": Climatology, **dict.fromkeys(("warming_levels", "trends", "return_levels"), Indicators)}
 # A trend with a higher p-value is taken for none.
 _SIGNIFICANT = 0.05
-_OF_TRENDS = "exceeds their internal variability", f"has a p-value up to {_SIGNIFICANT}"
 _PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
 # The global attribute of a NetCDF file with the id of its marker, which the table beside it has.
 _MARKER = "espo_luigi_marker"
@@ -200,9 +199,8 @@ class EnsembleTask(OutcomeTask):
                 thresholds = xr.where(together[f"{name}_pvalue"] <= _SIGNIFICANT, 0.0, np.inf)
             how: Any = {"thresholds": thresholds, "weights": weights[name], "fewest": least}
             how["fewest_of_robustness"] = asked.fewest.robustness
+            how |= {"criterion": f"has a p-value up to {_SIGNIFICANT}"} if is_trend else {}
             shares = ensemble.agreement(main[name], there[name], **how)
-            for share in shares.values() if is_trend else ():
-                share.attrs["long_name"] = share.attrs["long_name"].replace(*_OF_TRENDS)
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
         return together, self._partitioned(made, main, there) if asked.partition else made
 

@@ -17,9 +17,10 @@ from test_validate import OTHER, archive, failed, found, product
 
 from espo_luigi import store
 from espo_luigi.audit.integrity import strays
-from espo_luigi.audit.outcomes import differences, out_of_order
+from espo_luigi.audit.outcomes import comparable, differences, out_of_order
 from espo_luigi.audit.validate import CHECKS, Validation, render
 from espo_luigi.replacing import write_manifest
+from espo_luigi.science.outcomes.indicators import load_indicators
 from espo_luigi.science.stack import stack_drop_nans
 
 Plant = Callable[[Path], object]
@@ -295,3 +296,19 @@ def test_indicators_with_latitudes_are_computed_again_without_the_winter_before(
     assert list(differences(ds, days, asked, [("2000", "2001")])) == []
     (told,) = differences(ds + 1, days, asked, [("2000", "2001")])
     assert "is different in 6 of 6 values" in told
+
+
+def test_what_needs_a_base_period_or_a_daily_index_is_not_compared() -> None:
+    names = ("fd", "tx90p"), ("spi3",), ("wet_bulb_max",)
+    asked = [
+        pair
+        for module, chosen in zip(("etccdi", "drought", "heat"), names, strict=True)
+        for pair in load_indicators(module)
+        if pair[0] in chosen
+    ]
+    attrs = {"tx90p": {"base_period": "1991-2020"}, "spi3": {"calibration_period": "1991-2020"}}
+    ds = xr.Dataset(
+        {name: ("time", [1.0], attrs.get(name, {})) for name in ("fd", "tx90p", "spi3", "wet_bulb_max", "x")}
+    )
+    compared, ours = comparable(ds, asked)
+    assert {*compared} == {"fd", "x"} and [name for name, _ in ours] == ["fd"] and len(asked) == 4

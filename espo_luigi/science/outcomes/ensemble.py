@@ -37,9 +37,9 @@ _MEANINGS = {
     "positive": "Share of members with an increase",
     "negative": "Share of members with a decrease",
     "agree": "Share of members that agree on the sign of change",
-    "changed": "Share of members whose change exceeds their internal variability",
-    "changed_positive": "Share of members whose increase exceeds their internal variability",
-    "changed_negative": "Share of members whose decrease exceeds their internal variability",
+    "changed": "Share of members whose change {criterion}",
+    "changed_positive": "Share of members whose increase {criterion}",
+    "changed_negative": "Share of members whose decrease {criterion}",
     "simple": "Agreement on the sign of change by the simple approach of IPCC AR6",
     "advanced": "Robustness of change by the advanced approach of IPCC AR6",
 }
@@ -259,6 +259,7 @@ def agreement(
     weights: xr.DataArray | None = None,
     fewest: int | None = None,
     fewest_of_robustness: int = 1,
+    criterion: str = "exceeds their internal variability",
 ) -> xr.Dataset:
     """Return the members' agreement on the sign of change, and its robustness by IPCC AR6's approaches; lazy.
 
@@ -275,6 +276,8 @@ def agreement(
         As in `statistics`.
     fewest_of_robustness
         The number of members that a cell needs besides.
+    criterion
+        What a change does that exceeds its threshold, in words for the attributes.
     """
     change = _in_blocks(changes - 1 if changes.attrs.get("delta_kind") == "rel." else changes)
 
@@ -287,13 +290,19 @@ def agreement(
     if thresholds is not None:
         tested = change.where(thresholds.notnull())
         test = {"test": "threshold", "abs_thresh": thresholds}
-        others = _shares(tested, enough(tested), weights, {}, "advanced", **test)
+        others = _shares(tested, enough(tested), weights, {}, "advanced", criterion, **test)
         made = made.assign({name: others[name] for name in others if name not in made})
     return made
 
 
 def _shares(
-    change: xr.DataArray, enough: xr.DataArray, weights: xr.DataArray | None, how: Any, category: str, **test: Any
+    change: xr.DataArray,
+    enough: xr.DataArray,
+    weights: xr.DataArray | None,
+    how: Any,
+    category: str,
+    criterion: str = "",
+    **test: Any,
 ) -> xr.Dataset:
     """Return xclim's shares of the members where there are enough, and the category that follows."""
     shares = xens.robustness_fractions(change, weights=weights, **test)
@@ -304,7 +313,8 @@ def _shares(
     kept = {key: flags.attrs[key] for key in ("_FillValue", "flag_values", "flag_meanings")}
     made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False).assign({category: flags})
     for name, da in made.items():
-        da.attrs = {"long_name": _MEANINGS[str(name)], "units": "1"} | (kept if name == category else {})
+        words = _MEANINGS[str(name)].format(criterion=criterion)
+        da.attrs = {"long_name": words, "units": "1"} | (kept if name == category else {})
     return made
 
 

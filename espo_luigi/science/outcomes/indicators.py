@@ -639,7 +639,7 @@ def _piece(
         series = {name: _joined(before[name], data, name in read) for name, data in series.items()}
     per, days = _bare_percentiles(chosen, percentiles), periods.days.part(begin, int(edges[-1]))
     if is_lazy(ds):
-        # Of the whole base, a block has fewer cells.
+        # A piece with the whole base has many days: fewer cells keep its blocks as large as the others.
         sizes = cut_like(ds, len(days.doys) if len(days.groups) else 0)
         series = {str(name): data for name, data in rechunk(xr.Dataset(series), sizes).items()}
         per = rechunk(per, {"dayofyear": -1, **sizes})

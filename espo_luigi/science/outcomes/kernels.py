@@ -122,10 +122,8 @@ def _of_precipitation(name: str, given: Mapping[str, Any], pr: xr.DataArray, mak
 def _of_percentile(
     name: str, given: Mapping[str, Any], data: xr.DataArray, per: Percentile, make: Any
 ) -> Kernel | None:
-    op, quantile = (
-        _SIGNS.get(given.get("op", ">"), given.get("op", ">")),
-        per.level / 100 if given["bootstrap"] else 0.0,
-    )
+    op = given.get("op", ">")
+    op, quantile = _SIGNS.get(op, op), per.level / 100 if given["bootstrap"] else 0.0
     if name in _BEYOND:
         return make(partial(days_beyond, op, 1, quantile, None), percentile=per.name)
     if name.endswith("_spell_duration_index") and given["resample_before_rl"]:

@@ -213,7 +213,7 @@ class Base:
 
     Of each day, `doys` is the day of the year and `dates` month * 100 + day. The base has the days from `first` up to
     `last`; `years` has the places in the series of the years that begin in the base, and `groups` those of the base's
-    days in each of its years: both have begin, end.
+    days in each of its years: both have begin, end. `own` has the place of each of `years` in `groups`.
     """
 
     doys: np.ndarray

@@ -17,6 +17,7 @@ from damaged import damaged
 from exported import product
 from failing_files import FailingFiles, Fault, missing_parts
 from hypothesis import given, settings
+from page_commands import ROOT, blocks_of
 from zarr.storage import LocalStore, WrapperStore
 
 from espo_luigi import store
@@ -43,6 +44,18 @@ def file(source: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("netcdf") / "tasmax.nc"
     write_netcdf(source, path, ROWS)
     return path
+
+
+def askew(source: xr.Dataset) -> xr.Dataset:
+    """The days on a grid whose rows rise eastwards; the values are the cells' latitudes."""
+    x, y = np.meshgrid(np.arange(10.0), np.arange(12.0))
+    lat = (("rlat", "rlon"), 45 + 0.25 * y + 0.05 * x, source["lat"].attrs)
+    lon = (("rlat", "rlon"), -67 + 0.25 * x - 0.05 * y, source["lon"].attrs)
+    tasmax = source["tasmax"].isel(time=slice(120)).rename(lat="rlat", lon="rlon").drop_vars(["rlat", "rlon"])
+    ds = tasmax.to_dataset().assign_coords(lat=lat, lon=lon)
+    ds["tasmax"] = xr.zeros_like(ds["tasmax"]).fillna(0) + ds["lat"].astype("f4")
+    ds["tasmax"].attrs = source["tasmax"].attrs
+    return ds.assign_coords(rlat=("rlat", y[:, 0], {"axis": "Y"}), rlon=("rlon", x[0], {"axis": "X"}))
 
 
 def test_xarray_reads_the_same_values_days_and_coordinates(source: xr.Dataset, file: Path) -> None:
@@ -201,6 +214,41 @@ def test_r_finds_the_same_values_and_the_same_land(source: xr.Dataset, file: Pat
         pytest.skip("install r-cran-ncdf4, the package ncdf4 of R")
     found = np.array([np.nan if word == "NA" else float(word) for word in run.stdout.split()], "f4")
     np.testing.assert_array_equal(found, source["tasmax"].isel(time=99).values.ravel())
+
+
+@needs("Rscript", "r-cran-ncdf4")
+@needs("gdal_translate", "gdal-bin")
+@needs("cdo", "cdo")
+def test_the_lines_of_the_page_for_r_qgis_and_excel_find_the_same_values(
+    source: xr.Dataset, file: Path, tmp_path: Path
+) -> None:
+    shutil.copy(file, tmp_path / "tasmax.nc")
+    write_netcdf(described(askew(source), "tasmax", "tasmax", {}), tmp_path / "rotated.nc", ROWS)
+    (tmp_path / "regions.csv").write_text("region,statistic,value\ntown,p50,1.5\ntown,p10,0.5\nvalley,p50,2\n")
+    blocks = blocks_of(ROOT / "docs" / "check" / "r-qgis-excel.md")
+    in_r = "\n".join(block.text for block in blocks if block.language == "r")
+    in_shell = "\n".join(block.text for block in blocks if block.language == "sh")
+    program = in_r + 'cat(sprintf("%.9g", day), "\\n", calendar, length(lon), length(lat))'
+    said = subprocess.run(["Rscript", "-e", program], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    *table, values, last = said.splitlines()
+    assert len(table) == 2 and table[1].split()[1:] == ["town", "p50", "1.5"]
+    expected = source["tasmax"].isel(time=99).values
+    found = np.array([np.nan if word == "NA" else float(word) for word in values.split()], "f4")
+    np.testing.assert_array_equal(found, expected.ravel())
+    assert last.split() == ["noleap", str(source.sizes["lon"]), str(source.sizes["lat"])]
+
+    subprocess.run(["bash", "-euc", in_shell], cwd=tmp_path, check=True)
+    told = subprocess.run(["gdalinfo", "-json", "-stats", "tasmax.tif"], cwd=tmp_path, capture_output=True, check=True)
+    band = json.loads(told.stdout)["bands"][0]
+    assert band["minimum"] == pytest.approx(float(np.nanmin(expected)), rel=1e-6)
+    assert band["maximum"] == pytest.approx(float(np.nanmax(expected)), rel=1e-6)
+    row = ["gdallocationinfo", "-valonly", "-wgs84", "straight.tif", "-66", "46.5"]
+    told = subprocess.run(row, cwd=tmp_path, capture_output=True, check=True)
+    assert float(told.stdout) == pytest.approx(46.5, abs=0.25)  # half a cell
+    of_town = source["tasmax"].sel(lon=-66.6, lat=45.9, method="nearest")
+    lines = [line.split() for line in (tmp_path / "town.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line[0] for line in lines] == [str(one)[:10] for one in of_town["time"].values]
+    np.testing.assert_allclose([float(line[1]) for line in lines], of_town, rtol=1e-5)
 
 
 @pytest.mark.skipif(missing_parts() is not None, reason=str(missing_parts()))

@@ -33,12 +33,14 @@ SERIES_BYTES = 512 * 1024**2
 # What of the configuration decides the reference's values.
 _READ = (
     "custom.ref_period",
+    "extraction.reference.accumulation",
     "extraction.reference.days_to_fill",
     "extraction.reference.extract_dataset.mask",
     "extraction.reference.extract_dataset.xr_combine_kwargs",
     "extraction.reference.extract_dataset.xr_open_kwargs",
     "extraction.reference.search_data_catalogs.variables_and_freqs",
     "extraction.reference.search_data_catalogs.variables_and_freqs.*",
+    "extraction.reference.units",
     "extraction.variables_and_units",
     *TABLE,
 )

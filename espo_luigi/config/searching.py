@@ -205,6 +205,10 @@ def _as_rows(value: Any) -> Any:
     return value
 
 
+def _as_mapping(value: Any) -> Any:
+    return {"*": value} if isinstance(value, str) else value
+
+
 Accumulation = Literal["since_midnight", "over_step"]
 
 
@@ -231,8 +235,8 @@ class Extraction(Section):
     units: Annotated[tuple[UnitsRow, ...], BeforeValidator(_as_rows)] = OmitDefault(
         "the units in place of the files', by variable (`pr: mm d-1`), or rows of single datasets", ()
     )
-    accumulation: Accumulation | Named[Accumulation] = OmitDefault(
-        "what amounts are totals of, of all variables or by variable: `over_step` is the time step", {}
+    accumulation: Annotated[Named[Accumulation], BeforeValidator(_as_mapping)] = OmitDefault(
+        "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
     )
 
     @property
@@ -251,9 +255,8 @@ class Extraction(Section):
 
     def accumulated(self, variables: Iterable[str]) -> dict[str, str]:
         """Return those of a dataset's variables that may be totals, with what they are totals of."""
-        if isinstance(self.accumulation, str):
-            return dict.fromkeys(variables, self.accumulation)
-        return {name: self.accumulation[name] for name in variables if name in self.accumulation}
+        known = {name: self.accumulation.get(name, self.accumulation.get("*")) for name in variables}
+        return {name: over for name, over in known.items() if over}
 
     @property
     def wanted_source(self) -> str | None:

@@ -13,6 +13,8 @@ STATED_UNITS = "espo_luigi_stated_units"
 """The units that took the place of a file's, by variable: stated ones, or the rate of totals."""
 LET_THROUGH = "espo_luigi_input_problems"
 """The problems of the raw files that the configuration lets through."""
+ABOUT_RAW_FILES = (LET_THROUGH, STATED_UNITS)
+"""What products tell of the simulation's files and of the reference's."""
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 """How many values are impossible where the configuration lets them through."""
 CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"

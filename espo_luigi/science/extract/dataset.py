@@ -219,7 +219,7 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     start, end = (str(bound) for bound in period)
     first = ds["time"].values[:1]
     if first.size and not (np.issubdtype(first.dtype, np.datetime64) or isinstance(first[0], cftime.datetime)):
-        raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
+        raise DataError(f"time holds {first.dtype}, not dates. Correct its units and calendar.")
     selected = ds.sel(time=slice(start, end)) if "-" in start else whole_years(ds, start, end)
     if not selected.sizes["time"]:
         there = " to ".join(map(day_of, ds["time"].values[[0, -1]])) if ds.sizes["time"] else "no time steps"

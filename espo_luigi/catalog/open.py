@@ -250,16 +250,11 @@ def open_years(
         time = floored["time"].dt
         days = (time.year * 100 + time.month) * 100 + time.day
         floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
-    stated = {
-        name: with_stated_units(
-            floored[name],
-            variable(name, table).units,
-            units=match.units.get(name, ""),
-            is_total=name in match.accumulation,
-        )
-        for name in wanted_of(asset, match)
-    }
-    return within(floored.assign(stated), match.periods)
+    for name in wanted_of(asset, match):
+        known, is_total = variable(name, table), name in match.accumulation
+        told = with_stated_units(floored[name], known.units, units=match.units.get(name, ""), is_total=is_total)
+        floored = floored.assign({name: told}) if STATED_UNITS in told.attrs else floored
+    return within(floored, match.periods)
 
 
 def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:

@@ -40,13 +40,8 @@ _WITH_ZONE = re.compile(
 # Numbers that are dates, 20151231.5: CDO's absolute times, "day as %Y%m%d.%f", and what others write instead.
 _DATES = re.compile(r"(?:day as )?(?:%y%m%d(?:\.%f)?|yyyymmdd(?:\.f+)?)", re.IGNORECASE)
 _SINCE = re.compile(r"\s*(\w+)\s+since\s+(.*)", re.IGNORECASE | re.DOTALL)
-# Calendars that are not CF's, in small letters, and what they mean. CF's `none` has no dates.
-_CALENDARS = {
-    "": "standard",
-    **dict.fromkeys(("365_days", "365day", "no_leap"), "noleap"),
-    **dict.fromkeys(("366_days", "366day"), "all_leap"),
-    **dict.fromkeys(("360_days", "360day"), "360_day"),
-}
+# CF's 360_day, 365_day and 366_day, as others write them.
+_DAYS_OF_YEAR = re.compile(r"(36[056])[_ ]?days?")
 _FIRST_DATE = 1000_01_01
 # SciPy, which reads compressed files, has all of their bytes in memory.
 _MOST_UNZIPPED = 2**31
@@ -242,20 +237,21 @@ def _with_known_times(raw: xr.Dataset, axis: str) -> xr.Dataset:
     units, calendar = str(time.attrs.get("units", "")), str(time.attrs.get("calendar", "standard"))
     if time.size == 1 and not _SINCE.match(units):
         return raw  # a fixed field may have any number as its time
-    values, known_calendar = time.values, _CALENDARS.get(calendar.strip().lower(), calendar)
+    values, known_calendar = time.values, _DAYS_OF_YEAR.sub(r"\1_day", calendar.strip().lower()) or "standard"
+    known_calendar = known_calendar.replace("no_leap", "noleap")
     try:
         numbers, known_units = _as_since(values, units, known_calendar)
         attrs = {**time.attrs, "units": known_units, "calendar": known_calendar}
         xr.decode_cf(xr.Dataset(coords={"time": ("time", numbers[[0, -1]], attrs)}))
     # xarray and cftime raise several types.
     except Exception:
-        is_calendar = known_calendar.lower() not in SYNONYMS
+        is_calendar = known_calendar not in SYNONYMS
         key, said, right = ("calendar", calendar, "noleap") if is_calendar else ("units", units, EPOCH)
         raise DataError(
             f"time has the {key} {said!r}, from which no dates follow for certain; expected the right {key}, as "
             f"`ncatted -a {key},{axis},o,c,'{right}' FILE` writes it"
         ) from None
-    if numbers is values and (known_units, known_calendar) == (units, calendar):
+    if numbers is values and (known_units, known_calendar) == (units, calendar.lower()):
         return raw
     known = raw.assign_coords(time=("time", numbers, attrs))
     bounds = raw.variables.get(attrs.get("bounds"))
@@ -285,9 +281,7 @@ def _as_since(numbers: np.ndarray, units: str, calendar: str) -> tuple[np.ndarra
         dates = [(int(day) // 10000, int(day) // 100 % 100, int(day) % 100) for day in whole]
     else:
         raise ValueError(units)
-    days = cftime.date2num(
-        [cftime.datetime(*date, calendar=calendar.lower()) for date in dates], EPOCH, calendar.lower()
-    )
+    days = cftime.date2num([cftime.datetime(*date, calendar=calendar) for date in dates], EPOCH, calendar)
     return np.asarray(days, np.float64) + (0 if since else numbers - whole), EPOCH
 
 

@@ -215,7 +215,11 @@ def with_stated_units(data: xr.DataArray, wanted: str, *, units: str = "", is_to
     if rate and methods:
         data = data.assign_attrs(cell_methods=_SUM_OVER_TIME.sub(r"\1mean", methods))
     used = rate or used
-    return data if used == said else data.assign_attrs({"units": used, STATED_UNITS: f"{used} in place of {said}"})
+    return (
+        data
+        if used == said
+        else data.assign_attrs({"units": used, STATED_UNITS: f"{used} in place of {said or 'none'}"})
+    )
 
 
 def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:

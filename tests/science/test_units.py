@@ -222,7 +222,7 @@ def test_what_is_no_amount_of_the_wanted_rate_keeps_its_units(units: str, target
 def test_stated_units_take_the_place_of_those_of_a_file_and_of_none() -> None:
     wrong, absent = days("kg m-2 s-1"), days("")
     del absent.attrs["units"]
-    for given, said in ((wrong, "kg m-2 s-1"), (absent, None)):
+    for given, said in ((wrong, "kg m-2 s-1"), (absent, "none")):
         told = with_stated_units(given, "kg m-2 s-1", units="mm d-1")
         assert told.attrs == {"units": "mm d-1", STATED_UNITS: f"mm d-1 in place of {said}"}
         np.testing.assert_array_equal(told, given)

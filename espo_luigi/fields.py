@@ -416,6 +416,13 @@ def converts(unit: str, units: str) -> bool:
     return True
 
 
+def is_total(unit: str, units: str) -> bool:
+    """Whether a day's totals in a unit (mm) are rates in `units` (mm d-1)."""
+    from espo_luigi.science.units import rate_of_totals
+
+    return bool(rate_of_totals(unit, units))
+
+
 def check_threshold(path: str, text: str, units: str | None) -> None:
     """Raise `ConfigurationError` unless the text at a key is a number with a unit that converts to a variable's."""
     try:

@@ -16,7 +16,7 @@ from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, quality, stack
 from espo_luigi.science import regrid as cascade
-from espo_luigi.science.attributes import REPAIRS
+from espo_luigi.science.attributes import REPAIRS, STATED_UNITS
 from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, way_from
@@ -229,7 +229,7 @@ def _regridded(
 ) -> tuple[tuple[RawCell, ...], Step]:
     """The raw cells of a value with their weights, and the regridded value, which has to be theirs."""
     place = int((made.series.coarse or made.series).places[0])
-    repaired = str(made.series.members[made.sim_id].attrs.get(REPAIRS, ""))
+    repaired, stated = (str(made.series.members[made.sim_id].attrs.get(key, "")) for key in (REPAIRS, STATED_UNITS))
     row = weights.matrix[[place]]
     lat, lon = (one.ravel() for one in weights.source.grid.coordinates())
     flat = np.asarray(convert_to(day, units).transpose(*weights.source.dims).values, np.float64).ravel()
@@ -251,6 +251,8 @@ def _regridded(
     said += [] if weights.method == "bilinear" else [f"{weights.method}: the weights are shares of areas."]
     said += ["A gap of the raw series was filled (`extraction.simulation.fill_in_time`)."] if is_filled else []
     said += [f"The raw series was repaired: {'; '.join(repairs)}."] if repairs else []
+    taken = [text for text in stated.partition(": ")[2].split(", ") if text.startswith(f"{day.name} in ")]
+    said += [f"The raw series was taken as {' and '.join(taken)}."] if taken else []
     said += (
         ["Extrapolated: a cell on the way lies outside of the grid before it."] if weights.extrapolated[place] else []
     )

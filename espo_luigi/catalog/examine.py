@@ -130,7 +130,7 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapp
     for asset in match.assets:
         held.problems += _missing_chunks(asset, wanted_of(asset, match), period, open_kwargs)
         try:
-            ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES), (period,))
+            ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES, table), (period,))
         except DataError as error:
             held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
             continue

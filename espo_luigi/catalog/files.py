@@ -24,7 +24,7 @@ from espo_luigi.catalog.read import expected_url, is_url, without_scheme
 from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes
-from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.calendar import EPOCH, SECONDS_PER_DAY, SYNONYMS
 from espo_luigi.science.netcdf import check_extent, check_hdf5
 
 # The coordinate with the days from a stamp to the middle of its interval.
@@ -37,6 +37,12 @@ REFUSED_CALENDARS = ("julian", "utc", "tai")
 _WITH_ZONE = re.compile(
     r"(.* since \s*\d+-\d+-\d+[T ]\s*\d+(?::\d+){0,2}(?:\.\d*)?)\s*(?:[+-]\s*\d+(?::\d+)?| \d+(?::\d+)?|[A-Za-z/_]+)\s*"
 )
+# Numbers that are dates, 20151231.5: CDO's absolute times, "day as %Y%m%d.%f", and what others write instead.
+_DATES = re.compile(r"(?:day as )?(?:%y%m%d(?:\.%f)?|yyyymmdd(?:\.f+)?)", re.IGNORECASE)
+_SINCE = re.compile(r"\s*(\w+)\s+since\s+(.*)", re.IGNORECASE | re.DOTALL)
+# CF's 360_day, 365_day and 366_day, as others write them.
+_DAYS_OF_YEAR = re.compile(r"(36[056])[_ ]?days?")
+_FIRST_DATE = 1000_01_01
 # SciPy, which reads compressed files, has all of their bytes in memory.
 _MOST_UNZIPPED = 2**31
 
@@ -76,10 +82,10 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as stored:
         axis = _time_axis(stored)
         raw = _with_time(stored, axis)
-        if with_times:
-            _check_times(raw)
+        known = _with_known_times(raw, axis) if with_times else raw
+        options = options if known is raw else {**options, "decode_times": False}
         ds = xr.open_dataset(store, **{"chunks": {}, "decode_timedelta": False, **options, "engine": "zarr"})
-        return _dated(_with_time(ds, axis), raw) if with_times else _with_time(ds, axis)
+        return _dated(_with_time(ds, axis), known) if with_times else _with_time(ds, axis)
 
 
 def zarr_store(path: str) -> Any:
@@ -101,7 +107,7 @@ def _time_axis(stored: xr.Dataset) -> str:
     """
     axes = [stored[name] for name in stored.dims if name in stored.variables]
     by_name = [axis for axis in axes if axis.attrs.get("standard_name") == "time"]
-    named = by_name or [axis for axis in axes if " since " in str(axis.attrs.get("units", ""))]
+    named = by_name or [axis for axis in axes if _SINCE.match(str(axis.attrs.get("units", "")))]
     return str(named[0].name) if len(named) == 1 and "time" not in stored.dims else "time"
 
 
@@ -113,9 +119,12 @@ def _with_time(ds: xr.Dataset, axis: str) -> xr.Dataset:
 def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
     """Return an opened dataset with the dates of its time zone, and with `TO_MIDPOINT` if times have bounds.
 
+    Times that are numbers yet are decoded from those of `raw`.
     A day is the observer's, so the zone is ignored. xarray converts to UTC, for some calendars and forms of zones.
     """
     units = str(raw["time"].attrs.get("units", "")) if "time" in raw.variables else ""
+    if _SINCE.match(units) and "time" in ds.dims and ds["time"].dtype.kind in "fiu":
+        ds = ds.assign_coords(time=xr.decode_cf(xr.Dataset(coords={"time": raw.variables["time"]}))["time"])
     with_zone = _WITH_ZONE.fullmatch(units)
     there = np.flatnonzero(ds["time"].notnull()) if with_zone and "time" in ds.indexes else np.array([])
     if with_zone and there.size:
@@ -164,15 +173,16 @@ def open_netcdf(
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as stored:
         axis = _time_axis(stored)
         raw = _with_time(stored, axis)
-        if options.get("decode_times") is not False:
-            _check_times(raw)
+        with_times = options.get("decode_times") is not False
+        known = _with_known_times(raw, axis) if with_times else raw
+        options = options if known is raw else {**options, "decode_times": False}
         held = [raw[name] for name in variables if name in raw]
         held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}
         ds = _with_time(xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options}), axis)
-        return ds if options.get("decode_times") is False else _dated(ds, raw)
+        return _dated(ds, known) if with_times else ds
 
 
 def _checked(path: str, options: Mapping[str, Any], *, folder: bool = False) -> str:
@@ -210,6 +220,69 @@ def _check_contents(path: str, options: Mapping[str, Any]) -> None:
         unzipped = read_bytes(path, _MOST_UNZIPPED, unzip=True) if path.endswith(".gz") else None
         with netCDF4.Dataset(path, memory=unzipped) as classic:
             check_extent(len(classic.variables), max((dim.size for dim in classic.dimensions.values()), default=0))
+
+
+def _with_known_times(raw: xr.Dataset, axis: str) -> xr.Dataset:
+    """Return a dataset, as it is stored, with times that xarray decodes; the same if it decodes them as they are.
+
+    Raises
+    ------
+    DataError
+        If a series has no times, or what its times mean is not certain; `axis` is their name in the file.
+    """
+    _check_times(raw)
+    time = raw.variables.get("time")
+    if time is None or time.dims != ("time",) or not time.size or time.dtype.kind not in "fiu":
+        return raw
+    units, calendar = str(time.attrs.get("units", "")), str(time.attrs.get("calendar", "standard"))
+    if time.size == 1 and not _SINCE.match(units):
+        return raw  # a fixed field may have any number as its time
+    values, known_calendar = time.values, _DAYS_OF_YEAR.sub(r"\1_day", calendar.strip().lower()) or "standard"
+    known_calendar = known_calendar.replace("no_leap", "noleap")
+    try:
+        numbers, known_units = _as_since(values, units, known_calendar)
+        attrs = {**time.attrs, "units": known_units, "calendar": known_calendar}
+        xr.decode_cf(xr.Dataset(coords={"time": ("time", numbers[[0, -1]], attrs)}))
+    # xarray and cftime raise several types.
+    except Exception:
+        is_calendar = known_calendar not in SYNONYMS
+        key, said, right = ("calendar", calendar, "noleap") if is_calendar else ("units", units, EPOCH)
+        raise DataError(
+            f"time has the {key} {said!r}, from which no dates follow for certain; expected the right {key}, as "
+            f"`ncatted -a {key},{axis},o,c,'{right}' FILE` writes it"
+        ) from None
+    if numbers is values and (known_units, known_calendar) == (units, calendar.lower()):
+        return raw
+    known = raw.assign_coords(time=("time", numbers, attrs))
+    bounds = raw.variables.get(attrs.get("bounds"))
+    if bounds is None or str(bounds.attrs.get("units", units)) != units:
+        return known
+    try:
+        held, _ = _as_since(bounds.values.ravel(), units, known_calendar)
+    except ValueError:
+        del attrs["bounds"]
+        return raw.assign_coords(time=("time", numbers, attrs))
+    return known.assign({attrs["bounds"]: (bounds.dims, held.reshape(bounds.shape))})
+
+
+def _as_since(numbers: np.ndarray, units: str, calendar: str) -> tuple[np.ndarray, str]:
+    """Return times as numbers since a date, and their units: those of dates as numbers, and of whole months.
+
+    Raises ValueError if the units have no certain meaning.
+    """
+    since, whole = _SINCE.fullmatch(units), np.floor(numbers)
+    if since and (since[1].lower() not in ("month", "months") or calendar == "360_day"):
+        return numbers, units if " since " in units else f"{since[1].lower()} since {since[2]}"
+    if since and np.unique(numbers - whole).size == 1:
+        begin = cftime.num2date(0, f"days since {since[2]}", calendar)
+        months = (begin.year * 12 + begin.month - 1 + int(number) for number in whole)
+        dates = [(month // 12, month % 12 + 1, 1) for month in months]
+    elif _DATES.fullmatch(units) or (not units and (whole == numbers).all() and whole.min() >= _FIRST_DATE):
+        dates = [(int(day) // 10000, int(day) // 100 % 100, int(day) % 100) for day in whole]
+    else:
+        raise ValueError(units)
+    days = cftime.date2num([cftime.datetime(*date, calendar=calendar) for date in dates], EPOCH, calendar)
+    return np.asarray(days, np.float64) + (0 if since else numbers - whole), EPOCH
 
 
 def _check_times(raw: xr.Dataset) -> None:

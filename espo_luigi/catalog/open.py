@@ -21,13 +21,14 @@ from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
-from espo_luigi.science.attributes import INSERTED_DAYS
+from espo_luigi.science.attributes import INSERTED_DAYS, STATED_UNITS
 from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.geometry.cells import normalise_coordinates
-from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.units import with_stated_units
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ def open_match(
         `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
         those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
     """
-    opened = [(asset, open_years(asset, match, dict(xr_open_kwargs or {}))) for asset in match.assets]
+    options = dict(xr_open_kwargs or {})
+    opened = [(asset, open_years(asset, match, options, table=table)) for asset in match.assets]
     # Each variable of a file is a dataset of its own.
     pieces = [
         (asset, name, single(ds, name, asset, table))
@@ -100,6 +102,8 @@ def open_match(
         }
     institutions = {piece.attrs.get("institution_id") for _, _, piece in pieces}
     attributes = _catalogue_attributes(match, several_institutions=len(institutions) > 1)
+    if stated := [piece.attrs[STATED_UNITS] for _, _, piece in pieces if STATED_UNITS in piece.attrs]:
+        attributes[STATED_UNITS] = f"{match.id}: {', '.join(dict.fromkeys(stated))}"
     return combined[list(match.variables)].assign_attrs(attributes)
 
 
@@ -203,10 +207,16 @@ def wanted_of(asset: Asset, match: Match) -> list[str]:
     return [name for name in match.variables if name in asset.variables]
 
 
-def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
+def open_years(
+    asset: Asset,
+    match: Match,
+    open_kwargs: Mapping[str, Any],
+    most_bytes: float = math.inf,
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
 
-    Chunks take `most_bytes` at most, unless a stored chunk is larger.
+    Chunks take `most_bytes` at most, unless a stored chunk is larger. Units are those that the match states.
 
     Raises
     ------
@@ -240,6 +250,10 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         time = floored["time"].dt
         days = (time.year * 100 + time.month) * 100 + time.day
         floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
+    for name in wanted_of(asset, match):
+        known, is_total = variable(name, table), name in match.accumulation
+        told = with_stated_units(floored[name], known.units, units=match.units.get(name, ""), is_total=is_total)
+        floored = floored.assign({name: told}) if STATED_UNITS in told.attrs else floored
     return within(floored, match.periods)
 
 
@@ -303,10 +317,11 @@ def single(ds: xr.Dataset, name: str, asset: Asset, table: Mapping[str, Variable
     data = to_canonical_units(as_maps(ds[name]), asset.path, table).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are. Fill values
     # are attributes with `mask_and_scale: false`.
-    dropped = ("grid_mapping", "_FillValue", "missing_value")
+    dropped = ("grid_mapping", "_FillValue", "missing_value", STATED_UNITS)
+    told = {STATED_UNITS: f"{name} in {data.attrs[STATED_UNITS]}"} if STATED_UNITS in data.attrs else {}
     data.attrs = {key: value for key, value in data.attrs.items() if key not in dropped}
     # A product has its own packing, chunks and fill values.
-    return ds[[]].assign({name: data}).drop_encoding()
+    return ds[[]].assign({name: data}).assign_attrs(told).drop_encoding()
 
 
 def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_bytes: float) -> xr.Dataset:

@@ -62,6 +62,10 @@ class Match:
     """The catalogue's columns, where all files agree."""
     fixed: Mapping[str, Asset] = field(default_factory=dict, hash=False)
     """The file of each wanted fixed field, which may be that of another member or experiment."""
+    units: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What the configuration states as the units of variables, in place of the files'."""
+    accumulation: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The variables whose amounts are totals, with what they are accumulated over."""
 
     @property
     def files(self) -> list[Path]:

@@ -12,10 +12,11 @@ from espo_luigi.config.diagnosis import Diagnostics, DiagStep, OffDiag
 from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
+from espo_luigi.config.searching import Extraction
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import check_threshold, converts, file_name_part
+from espo_luigi.fields import check_threshold, converts, file_name_part, is_total
 from espo_luigi.jobs.dask.settings import check_client, check_settings
-from espo_luigi.science.derivations import DERIVATIONS, NEEDED_FOR
+from espo_luigi.science.derivations import DERIVATIONS, NEEDED_FOR, OF_RAW_DATA
 from espo_luigi.science.geometry.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.limits import FLAGS
 from espo_luigi.science.periods import date_of, each_period
@@ -52,6 +53,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_project(config)
     _check_pieces(config)
     _check_inputs(config)
+    _check_units(config)
     _check_products(config)
     _check_downscaling(config)
     _check_regions(config)
@@ -121,6 +123,25 @@ def _check_inputs(config: RunConfig) -> None:
             raise ConfigurationError(
                 f"`{key}` needs the fixed field {field}; expected `{field}: fx` in the search's `variables_and_freqs`."
             )
+
+
+def _check_units(config: RunConfig) -> None:
+    """Refuse units and accumulations of variables that are not read, and units of another quantity."""
+    for whose in ("reference", "simulation"):
+        extraction: Extraction = getattr(config.extraction, whose)
+        inputs = (one for name in extraction.series for one in OF_RAW_DATA.get(name, ()))
+        read = list(dict.fromkeys([*extraction.series, *inputs]))
+        stated = [("units", row.variable, row.units) for row in extraction.units]
+        stated += [("accumulation", name, "") for name in extraction.accumulation if name != "*"]
+        for key, name, units in stated:
+            path, wanted = f"`extraction.{whose}.{key}.{name}`", row_of(name, config.table).units
+            if name not in read:
+                near = nearest(name, read) or "."
+                raise ConfigurationError(f"{path}: {name} is not read, but {', '.join(read)}{near}")
+            if units and wanted and not converts(units, wanted) and not is_total(units, wanted):
+                raise ConfigurationError(
+                    f"{path}: got {units}, expected a unit that converts to {wanted}, or that of a day's total."
+                )
 
 
 def _check_products(config: RunConfig) -> None:

@@ -26,7 +26,7 @@ from espo_luigi.config.outcomes import (
     WarmingLevelsSection,
 )
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
-from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
+from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow, UnitsRow
 from espo_luigi.config.usual import NEWEST, Usual
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import enumerated
@@ -297,7 +297,7 @@ def value_at(value: Any, key: str) -> Any:
     if not key:
         return value
     if isinstance(value, tuple | list):
-        rows = [row for row in value if isinstance(row, RepairRow) and fnmatchcase(key, row.id)]
+        rows = [row for row in value if isinstance(row, RepairRow | UnitsRow) and fnmatchcase(key, row.id)]
         return rows or (True if key in value else None)
     members = _members(value)
     if key == "*":

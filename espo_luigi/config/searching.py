@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -191,6 +191,27 @@ class RepairRow(Section):
         return self
 
 
+class UnitsRow(Section):
+    """The units of a variable of a dataset, whatever its files say."""
+
+    id: str = Field(default="*", description="the dataset's id; `*` stands for any text")
+    variable: str = Field(description="the variable")
+    units: Unit = Field(description="the units of its numbers; a total's (mm) are those of a day's total")
+
+
+def _as_rows(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [{"variable": name, "units": units} for name, units in value.items()]
+    return value
+
+
+def _as_mapping(value: Any) -> Any:
+    return {"*": value} if isinstance(value, str) else value
+
+
+Accumulation = Literal["since_midnight", "over_step"]
+
+
 class Extraction(Section):
     """One of the two inputs, the reference or the simulations."""
 
@@ -211,6 +232,13 @@ class Extraction(Section):
         "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
     )
 
+    units: Annotated[tuple[UnitsRow, ...], BeforeValidator(_as_rows)] = OmitDefault(
+        "the units in place of the files', by variable (`pr: mm d-1`), or rows of single datasets", ()
+    )
+    accumulation: Annotated[Named[Accumulation], BeforeValidator(_as_mapping)] = OmitDefault(
+        "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
+    )
+
     @property
     def series(self) -> dict[str, str]:
         """The wanted variables that vary in time, with their frequencies, in the order of the file."""
@@ -220,6 +248,15 @@ class Extraction(Section):
     def repaired(self, sim_id: str) -> set[str]:
         """Return the variables that repairs of a simulation name."""
         return {row.variable for row in self.repairs if fnmatchcase(sim_id, row.id)}
+
+    def units_of(self, dataset_id: str) -> dict[str, str]:
+        """Return the stated units of a dataset by variable; later rows count before earlier ones."""
+        return {row.variable: row.units for row in self.units if fnmatchcase(dataset_id, row.id)}
+
+    def accumulated(self, variables: Iterable[str]) -> dict[str, str]:
+        """Return those of a dataset's variables that may be totals, with what they are totals of."""
+        known = {name: self.accumulation.get(name, self.accumulation.get("*")) for name in variables}
+        return {name: over for name, over in known.items() if over}
 
     @property
     def wanted_source(self) -> str | None:

@@ -20,7 +20,7 @@ from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
 
-_SYNONYMS = {
+SYNONYMS = {
     "standard": "standard",
     "gregorian": "standard",
     "proleptic_gregorian": "standard",
@@ -37,7 +37,7 @@ DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
 SECONDS_PER_DAY = 86400
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
-_EPOCH = f"days since {_START}"
+EPOCH = f"days since {_START}"
 _LAST_JULIAN_YEAR = 1582
 
 
@@ -50,10 +50,10 @@ def canonical(name: str) -> str:
         If the calendar is none of the CF calendars that the adjustment knows.
     """
     try:
-        return _SYNONYMS[name]
+        return SYNONYMS[name]
     except KeyError:
         raise DataError(
-            f"calendar {name!r} is not supported; expected one of {', '.join(sorted(_SYNONYMS))}. "
+            f"calendar {name!r} is not supported; expected one of {', '.join(sorted(SYNONYMS))}. "
             "Convert the data to one of them first."
         ) from None
 
@@ -79,7 +79,7 @@ def calendar_of(obj: xr.Dataset | xr.DataArray) -> str:
         name = obj["time"].dt.calendar
     except (AttributeError, TypeError):
         raise DataError(
-            f"the time coordinate holds {obj['time'].dtype}, not dates; open the data with decode_times=True."
+            f"the time coordinate holds {obj['time'].dtype}, not dates. Correct its units and calendar."
         ) from None
     return canonical(name)
 
@@ -160,7 +160,7 @@ def encode_dates(index: xr.CFTimeIndex, units: str) -> np.ndarray | None:
 
     By numbers: xarray's own way goes date by date, which takes a third of a second for a century and a half.
     """
-    calendar = _SYNONYMS.get(index.calendar) if len(index) else None
+    calendar = SYNONYMS.get(index.calendar) if len(index) else None
     if calendar not in DAYS_IN_YEAR or not units.startswith("days since "):
         return None
     origin = xr.CFTimeIndex([cftime.num2date(0, units, index.calendar)])
@@ -201,7 +201,7 @@ class TimeAxis:
                 for name in ("year", "dayofyr", "hour", "minute", "second", "microsecond")
             )
             if (length := DAYS_IN_YEAR.get(calendar)) is None and (year <= _LAST_JULIAN_YEAR).any():
-                return cls(calendar, np.asarray(cftime.date2num(index.values, _EPOCH, calendar), dtype=np.float64))
+                return cls(calendar, np.asarray(cftime.date2num(index.values, EPOCH, calendar), dtype=np.float64))
             first_of_year = (year - _FIRST_YEAR) * (length or 365)
             if length is None:
                 first_of_year += _leap_days_before(year) - _leap_days_before(_FIRST_YEAR)
@@ -224,7 +224,7 @@ class TimeAxis:
         if self.calendar == "standard":
             since = (self.days * (SECONDS_PER_DAY * 1e6)).astype("timedelta64[us]")
             return pd.DatetimeIndex(np.datetime64(_START, "us") + since)
-        return xr.CFTimeIndex(cftime.num2date(self.days, _EPOCH, self.calendar))
+        return xr.CFTimeIndex(cftime.num2date(self.days, EPOCH, self.calendar))
 
     @property
     def dayofyear(self) -> np.ndarray:

@@ -10,12 +10,14 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, INSERTED_DAYS, LET_THROUGH, REPAIRS
+from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, INSERTED_DAYS, LET_THROUGH, REPAIRS, STATED_UNITS
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.chunks import REALIZATION, join
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
-_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}
+_OF_MEMBERS = {
+    name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES, STATED_UNITS)
+}
 
 
 def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
@@ -27,7 +29,7 @@ def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.D
     ----------
     members
         Datasets of the same variables, days and cells. Attributes on which they agree are kept; repairs, inserted
-        days and problems of raw files are kept of each member.
+        days, stated units and problems of raw files are kept of each member.
     names
         The labels along `realization`.
     """

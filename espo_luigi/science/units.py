@@ -6,6 +6,7 @@ that trains one block needs no more than this.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -14,11 +15,23 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.attributes import STATED_UNITS
 from espo_luigi.science.definitions import LONGEST_UNITS, is_bounded
 from espo_luigi.science.quantities import Quantity
 from espo_luigi.science.variables import variable
 
 _DIFFERENCE = "temperature: difference"
+# Usual spellings, in small letters, that the registry lacks or takes for something else: mb is a millibarn.
+_SPELLINGS = {
+    **dict.fromkeys(("mb", "hpa"), "hPa"),
+    **dict.fromkeys(("pascal", "pascals"), "Pa"),
+    **dict.fromkeys(("w/m2", "w/m^2", "watts m-2", "watt/m2"), "W m-2"),
+    **dict.fromkeys(("mm/24h", "mm/24 h", "mm/24hr"), "mm d-1"),
+    **dict.fromkeys(("fraction", "unitless", "(0 - 1)", "0-1"), "1"),
+}
+_DEGREES = re.compile(r"(?:deg(?:ree)?s?|[°º])?[ _]?(c|celsius|k|kelvin|f|fahrenheit)", re.IGNORECASE)
+_OF_WATER = re.compile(r" of (?:liquid )?water(?: equivalent)?")
+_SUM_OVER_TIME = re.compile(r"(\btime *:(?: *\w+ *:)* *)sum\b")
 
 
 @lru_cache(maxsize=1)
@@ -54,11 +67,19 @@ def _parse(text: str, what: str) -> Any:
     registry = _registry()
     try:
         # pint's decade is one of frequencies.
-        return registry.parse_units(text.replace("decade", "decayear"))
+        return registry.parse_units(_spelled(text).replace("decade", "decayear"))
     except Exception as error:  # pint raises half a dozen unrelated types
         raise DataError(
             f"units {text!r} of {what} are unknown ({error}); expected CF units such as K or kg m-2 s-1."
         ) from None
+
+
+def _spelled(text: str) -> str:
+    """Return units as the registry spells them, where the usual spelling is another."""
+    plain = _OF_WATER.sub("", " ".join(text.split()))
+    if degrees := _DEGREES.fullmatch(plain):
+        return {"c": "degC", "k": "K", "f": "degF"}[degrees[1][0].lower()]
+    return _SPELLINGS.get(plain.lower(), plain)
 
 
 def as_floats(data: xr.DataArray) -> xr.DataArray:
@@ -89,8 +110,19 @@ def without_idle_metadata(data: xr.DataArray) -> xr.DataArray:
 
 @lru_cache(maxsize=64)
 def _is_number(name: str) -> bool:
-    """Whether a unit by itself is a number, such as percent, or degree, which "deg K" has."""
+    """Whether a unit by itself is a number, such as percent or degree."""
     return bool(_registry().parse_units(name).dimensionless)
+
+
+def _ways(source: Any, target: Any) -> list[int]:
+    """How one unit converts to another: 0 as it is, 1 or 2 multiplied or divided by the density of water; or not.
+
+    Compared, not tried: an exception of pint's is part of a cycle with the callers' frames, so that a block's arrays
+    would stay in memory until the garbage collector runs.
+    """
+    density = _registry().parse_units("kg m-3")
+    units = source, source * density, source / density
+    return [way for way, unit in enumerate(units) if unit.dimensionality == target.dimensionality]
 
 
 def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
@@ -102,11 +134,7 @@ def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[floa
             f"expected a unit that converts to {target:~cf}. Correct the units."
         )
     density = registry.Quantity(1000.0, "kg m-3")
-    # Compared, not tried: an exception of pint's is part of a cycle with the callers' frames, so that a block's arrays
-    # would stay in memory until the garbage collector runs.
-    units = source, source * density.units, source / density.units
-    ways = [way for way, unit in enumerate(units) if unit.dimensionality == target.dimensionality]
-    if not ways:
+    if not (ways := _ways(source, target)):
         raise DataError(f"cannot convert the units of {what} from {source:~cf} to {target:~cf}.")
 
     def at(value: float) -> float:
@@ -145,6 +173,53 @@ def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
     values = as_floats(data)
     converted = values if (factor, offset) == (1.0, 0.0) else (values * factor + offset).astype(values.dtype)
     return converted.assign_attrs({**data.attrs, "units": units})
+
+
+def rate_of_totals(units: str, wanted: str) -> str:
+    """Return the units that totals of a day have as a rate, mm d-1 for mm, if only the rate converts to `wanted`.
+
+    Empty for other units, known or not.
+    """
+    try:
+        source, target = _parse(units, "totals"), _parse(wanted, "rates")
+    except DataError:
+        return ""
+    rate = source / _registry().parse_units("day")
+    return f"{rate:~cf}" if wanted and _ways(rate, target) and not _ways(source, target) else ""
+
+
+def with_stated_units(data: xr.DataArray, wanted: str, *, units: str = "", is_total: bool = False) -> xr.DataArray:
+    """Return a daily series with the units that its numbers have; the attribute `STATED_UNITS` tells of a change.
+
+    Only attributes change; `convert_to` converts. Totals of a day get the units of their rate (mm become mm d-1), and
+    "sum" in `cell_methods` becomes "mean". They are totals if `is_total`, `units` or `cell_methods` say so, and only
+    the rate converts to `wanted`.
+
+    Parameters
+    ----------
+    data
+        Any dimensions; attributes as the file has them.
+    wanted
+        The units to which it will be converted; "" if none.
+    units
+        What takes the place of the file's units; "" for these.
+    is_total
+        Whether amounts are known to be totals of a day.
+    """
+    said, methods = data.attrs.get("units"), str(data.attrs.get("cell_methods", ""))
+    used = units or said
+    if used is None:
+        return data
+    is_total = is_total or bool(units) or bool(_SUM_OVER_TIME.search(methods))
+    rate = rate_of_totals(str(used), wanted) if is_total else ""
+    if rate and methods:
+        data = data.assign_attrs(cell_methods=_SUM_OVER_TIME.sub(r"\1mean", methods))
+    used = rate or used
+    return (
+        data
+        if used == said
+        else data.assign_attrs({"units": used, STATED_UNITS: f"{used} in place of {said or 'none'}"})
+    )
 
 
 def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -347,9 +348,12 @@ class RunContext:
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "most_members": None}
         catalog = Catalog.from_files(list(search.data_catalogs))
-        if extraction is self.config.extraction.reference:
-            return catalog.search(**criteria)
-        return catalog.search(**criteria, whole=self.config.custom.span, tell_dropped=self._drop)
+        if extraction is not self.config.extraction.reference:
+            criteria |= {"whole": self.config.custom.span, "tell_dropped": self._drop}
+        return {
+            name: replace(match, units=extraction.units_of(name), accumulation=extraction.accumulated(match.variables))
+            for name, match in catalog.search(**criteria).items()
+        }
 
     def _drop(self, sim_id: str, reason: str, columns: Mapping[str, str]) -> None:
         self.dropped[sim_id], self.columns_of_dropped[sim_id] = reason, columns

@@ -383,9 +383,11 @@ class DiagExtract(DomainDiagTask):
         "domain",
         "domain-diag.change_units_arg",
         "domain-diag.period",
+        "extraction.simulation.accumulation",
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
+        "extraction.simulation.units.{sim_id}",
         *TABLE,
         "regrid.regrid_method",
     )

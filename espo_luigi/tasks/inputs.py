@@ -176,8 +176,10 @@ class InputCheck(InputTask):
         "domain",
         "custom.ref_period",
         "custom.sim_period",
+        "extraction.simulation.accumulation",
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
+        "extraction.simulation.units.{sim_id}",
         "health_checks.flags",
         "health_checks.inputs",
         *_TABLE,
@@ -266,9 +268,11 @@ class RefInputCheck(InputTask):
     reads = (
         "custom.ref_period",
         "downscaling.grid",  # by which boxes end
+        "extraction.reference.accumulation",
         "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.mask",
         "extraction.reference.extract_dataset.xr_open_kwargs",
+        "extraction.reference.units",
         "health_checks.flags",
         "health_checks.inputs",
         *_TABLE,

@@ -17,7 +17,7 @@ from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, quality, stack
-from espo_luigi.science.attributes import IMPOSSIBLE_VALUES, LET_THROUGH
+from espo_luigi.science.attributes import ABOUT_RAW_FILES, IMPOSSIBLE_VALUES
 from espo_luigi.science.chunks import REALIZATION, join, rechunk
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
 from espo_luigi.science.diagnose import health
@@ -438,7 +438,7 @@ def _whole_land(grids: list[xr.Dataset], extracted: list[xr.Dataset], days: int)
     """The whole domain's land, or its part inside of the outline of a regional simulation's grid, `extracted`."""
     grid, lands = grids[0].drop_vars("land"), [grid["land"] for grid in grids]
     incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
-    told = {name: text for name, text in lands[0].attrs.items() if name == LET_THROUGH}
+    told = {name: text for name, text in lands[0].attrs.items() if name in ABOUT_RAW_FILES}
     land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete} | told)
     if not extracted:
         return finalize.Land(land, grid, days=days)

@@ -12,6 +12,7 @@ from espo_luigi.catalog import open_grid_mapping
 from espo_luigi.config import Region
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, coarse, stack
+from espo_luigi.science.attributes import STATED_UNITS
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import subset_box
@@ -33,12 +34,14 @@ SERIES_BYTES = 512 * 1024**2
 # What of the configuration decides the reference's values.
 _READ = (
     "custom.ref_period",
+    "extraction.reference.accumulation",
     "extraction.reference.days_to_fill",
     "extraction.reference.extract_dataset.mask",
     "extraction.reference.extract_dataset.xr_combine_kwargs",
     "extraction.reference.extract_dataset.xr_open_kwargs",
     "extraction.reference.search_data_catalogs.variables_and_freqs",
     "extraction.reference.search_data_catalogs.variables_and_freqs.*",
+    "extraction.reference.units",
     "extraction.variables_and_units",
     *TABLE,
 )
@@ -118,7 +121,8 @@ class RefDefault(EspoTask):
         run = self.context
         maps = reference_maps(run, partition.box_of(run, self.piece))
         reference, grid = run.production.pieces.cut(run, maps, self.piece)
-        grid["land"].attrs |= told(checked, "reference")
+        stated = {name: text for name, text in maps.attrs.items() if name == STATED_UNITS}
+        grid["land"].attrs |= told(checked, "reference") | stated
         return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Extract(EspoTask):
     reads = (
         "domain",
         "custom.sim_period",
+        "extraction.simulation.accumulation",
         "extraction.simulation.chunks",
         "extraction.simulation.create_mask",
         "extraction.simulation.days_to_fill",
@@ -64,6 +65,7 @@ class Extract(EspoTask):
         "extraction.simulation.repairs.{sim_id}",
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
+        "extraction.simulation.units.{sim_id}",
         "extraction.variables_and_units",
         "downscaling.grid",
         "flags",

@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from xclim.core.units import convert_units_to
+from xclim.core.units import amount2rate, convert_units_to
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.errors import DataError, StoreError
+from espo_luigi.science.attributes import STATED_UNITS
 
 LAT, LON = [40.0, 45.0, 50.0], [250.0, 255.0, 260.0, 265.0]
 
@@ -189,6 +190,52 @@ def test_files_of_one_variable_may_have_different_units(tmp_path: Path) -> None:
     )
     later = ds["tasmax"].sel(time=slice("2002", "2003"))
     np.testing.assert_allclose(later, celsius["tasmax"] + 273.15, rtol=1e-6)
+
+
+def totals(path: Path, start: str = "2000", end: str = "2001", units: str = "mm", **attrs: str) -> tuple[Asset, Any]:
+    raw = daily("pr", f"{start}-01-01", f"{end}-12-31", units=units)
+    raw["pr"].attrs |= attrs
+    return asset(store(raw, path), "pr", f"{start}-01-01", f"{end}-12-31"), raw["pr"]
+
+
+def test_totals_and_rates_of_several_files_are_joined_and_told(tmp_path: Path) -> None:
+    sums, first = totals(tmp_path / "a.nc", cell_methods="time: sum")
+    rates, second = totals(tmp_path / "b.nc", "2002", "2003", units="mm d-1")
+    ds = open_match(match(sums, rates))
+    rate = [amount2rate(first, out_units="mm d-1"), second]
+    oracle = convert_units_to(xr.concat(rate, "time"), "kg m-2 s-1", context="hydro")
+    np.testing.assert_allclose(ds["pr"], oracle, rtol=3e-7)
+    assert ds.attrs[STATED_UNITS] == "CMIP6_M: pr in mm d-1 in place of mm"
+    assert STATED_UNITS not in ds["pr"].attrs
+
+
+@pytest.mark.parametrize(
+    ("stated", "in_place_of"),
+    [
+        ({"accumulation": {"pr": "over_step"}}, "mm"),
+        ({"units": {"pr": "mm d-1"}}, "mm"),
+        ({"units": {"pr": "mm"}}, "mm"),
+    ],
+)
+def test_the_configuration_makes_rates_of_totals_that_do_not_say_so(
+    tmp_path: Path, stated: dict[str, Any], in_place_of: str
+) -> None:
+    given, raw = totals(tmp_path / "a.nc")
+    with pytest.raises(DataError, match=r"`accumulation: \{pr: over_step\}`.* `units: \{pr: mm d-1\}`"):
+        open_match(match(given))
+    ds = open_match(replace(match(given), **stated))
+    np.testing.assert_allclose(ds["pr"], raw / 86400, rtol=3e-7)
+    assert ds.attrs[STATED_UNITS] == f"CMIP6_M: pr in mm d-1 in place of {in_place_of}"
+
+
+def test_examination_takes_stated_units_and_refuses_unsaid_totals(tmp_path: Path) -> None:
+    given, _ = totals(tmp_path / "a.nc", cell_methods="time: mean")
+    how: dict[str, Any] = {"period": ("2000", "2001"), "limits": {}}
+    region = {"name": "all", "lon_bnds": [245, 270], "lat_bnds": [35, 55], "tile_buffer": 0}
+    problems = examine_match(match(given), regions=[region], **how)
+    assert [(each.kind, each.variable) for each in problems] == [("units", "pr")]
+    stated = replace(match(given), units={"pr": "mm d-1"})
+    assert "units" not in {each.kind for each in examine_match(stated, regions=[region], **how)}
 
 
 def test_a_missing_day_is_an_error_with_its_date(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ DAMAGE = {
     "bounds of another month": lambda ds: ds.assign(time_bnds=ds["time_bnds"] + 31),
     "bounds of 30 years": lambda ds: ds.assign(time_bnds=ds["time_bnds"] + np.array([-5000, 5000])),
     "one bound": lambda ds: ds.drop_vars("time_bnds").assign(time_bnds=ds["time_bnds"].isel(bnds=0)),
-    "units of two": lambda ds: ds.assign(tasmax=ds["tasmax"].assign_attrs(units="deg K")),
+    "units of two": lambda ds: ds.assign(tasmax=ds["tasmax"].assign_attrs(units="K count")),
     "units of percent": lambda ds: ds.assign(tasmax=ds["tasmax"].assign_attrs(units="percent K")),
     "a latitude that is none": lambda ds: ds.assign_coords(lat=ds["lat"].where(ds["lat"] != 42.5)),
     "a longitude that is none": lambda ds: ds.assign_coords(lon=ds["lon"].where(ds["lon"] != 7.5)),

@@ -263,3 +263,30 @@ def test_a_mapping_and_its_copy_by_an_alias_share_a_line(load_with: Any) -> None
     keys = [f"`custom.regions.{name}.latbnds`" for name in ("south", "north")]
     assert "has a problem:\n" in said and said.count("did you mean lat_bnds?") == 1
     assert all(key in said for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("units: {pr: millimetrs}", "`extraction.reference.units.0.units` ({file}, line 1): got 'millimetrs'"),
+        ("units: {pr: degC}", "`extraction.reference.units.pr`: got degC, expected a unit that converts to kg m-2 s-1"),
+        ("units: {tasmx: degC}", "`extraction.reference.units.tasmx`: tasmx is not read, but tasmax"),
+        ("units: [{id: ERA5, units: mm}]", "`extraction.reference.units.0.variable`"),
+        ("accumulation: {prr: over_step}", "`extraction.reference.accumulation.prr`: prr is not read"),
+        ("accumulation: {pr: over_day}", "expected 'since_midnight' or 'over_step'"),
+        ("accumulation: daily", "expected 'since_midnight' or 'over_step'"),
+    ],
+)
+def test_units_that_cannot_be_stated_are_refused_by_key(load_with: Any, change: str, expected: str) -> None:
+    told = message(load_with, f"extraction: {{reference: {{{change}}}}}")
+    assert expected.split("{file}")[0] in told and expected.split("{file}")[-1] in told
+
+
+def test_stated_units_are_those_of_a_dataset(load_with: Any) -> None:
+    rows = "[{variable: pr, units: mm d-1}, {id: '*_M2_*', variable: pr, units: degC}]".replace("degC", "mm")
+    change = f"units: {rows}, accumulation: over_step"
+    extraction = load_with(f"extraction: {{simulation: {{{change}}}, reference: {{units: {{pr: m}}}}}}").extraction
+    simulation, reference = extraction.simulation, extraction.reference
+    assert [simulation.units_of(name) for name in ("CMIP6_M1_x", "CMIP6_M2_x")] == [{"pr": "mm d-1"}, {"pr": "mm"}]
+    assert simulation.accumulated(["pr", "tasmax"]) == {"pr": "over_step", "tasmax": "over_step"}
+    assert reference.units_of("ERA5-Land") == {"pr": "m"} and reference.accumulated(["pr"]) == {}

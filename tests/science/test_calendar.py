@@ -54,7 +54,7 @@ def test_a_julian_calendar_is_refused_by_name() -> None:
 
 
 def test_times_that_are_not_decoded_are_refused() -> None:
-    with pytest.raises(DataError, match="decode_times"):
+    with pytest.raises(DataError, match="Correct its units"):
         calendar_of(xr.DataArray([1.0], dims="time", coords={"time": [0.5]}))
 
 

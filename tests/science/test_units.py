@@ -9,10 +9,11 @@ import weakref
 import numpy as np
 import pytest
 import xarray as xr
-from xclim.core.units import convert_units_to
+from xclim.core.units import amount2rate, convert_units_to
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.units import convert_to, threshold_in, units_of
+from espo_luigi.science.attributes import STATED_UNITS
+from espo_luigi.science.units import convert_to, threshold_in, units_of, with_stated_units
 
 
 def series(units: str, name: str = "pr", **attrs: str) -> xr.DataArray:
@@ -72,7 +73,7 @@ def test_the_type_of_a_file_limits_no_result(dtype: str, expected: str, units: s
     np.testing.assert_allclose(found, exact, rtol=1e-7)
 
 
-@pytest.mark.parametrize("units", ["deg K", "percent K", "% degC", "K count", "degrees C"])
+@pytest.mark.parametrize("units", ["percent K", "% degC", "K count", "degree m"])
 def test_a_unit_times_a_number_is_no_unit_of_a_temperature(units: str) -> None:
     with pytest.raises(DataError, match=r"multiply a quantity with .*; expected a unit that converts to K"):
         convert_to(series(units, "tasmax"), "K")
@@ -149,3 +150,80 @@ def test_units_that_would_take_for_ever_are_refused_at_once(units: str) -> None:
 )
 def test_spellings_of_units_are_read_as_pint_reads_them(units: str) -> None:
     assert units_of(series(units)) == units
+
+
+@pytest.mark.parametrize(
+    ("spelled", "units", "target"),
+    [
+        *(
+            (text, "degC", "K")
+            for text in ("degrees C", "Degrees Celsius", "deg C", "degree_C", "°C", "º C", "CELSIUS")
+        ),
+        *((text, "K", "degC") for text in ("Kelvin", "deg K", "degrees_kelvin")),
+        *((text, "degF", "K") for text in ("degrees F", "Fahrenheit")),
+        *((text, "hPa", "Pa") for text in ("mb", "hpa", "millibars")),
+        *((text, "mm d-1", "kg m-2 s-1") for text in ("mm/day", "mm/24h", "mm per day", "mm  of water equivalent/day")),
+        ("inches/day", "in d-1", "kg m-2 s-1"),
+        ("w/m2", "W m-2", "W m-2"),
+        ("(0 - 1)", "1", "%"),
+    ],
+)
+def test_usual_spellings_are_units_of_the_registry(spelled: str, units: str, target: str) -> None:
+    expected = convert_units_to(series(units), target, context="hydro")
+    np.testing.assert_allclose(convert_to(series(spelled), target), expected, rtol=3e-7)
+
+
+TOTALS = [
+    ("mm", "kg m-2 s-1"),
+    ("m", "kg m-2 s-1"),
+    ("m of water equivalent", "kg m-2 s-1"),
+    ("kg m-2", "kg m-2 s-1"),
+    ("cm", "kg m-2 s-1"),
+    ("inches", "kg m-2 s-1"),
+    ("J m-2", "W m-2"),
+    ("MJ/m2", "W m-2"),
+    ("kWh m-2", "W m-2"),
+]
+
+
+def days(units: str, **attrs: str) -> xr.DataArray:
+    data = series(units, **attrs)
+    return data.assign_coords(time=xr.date_range("2000-02-27", periods=data.size, freq="D"))
+
+
+@pytest.mark.parametrize("how", ["cell_methods", "stated", "is_total"])
+@pytest.mark.parametrize(("units", "target"), TOTALS)
+def test_totals_of_a_day_become_the_rates_that_xclim_makes(units: str, target: str, how: str) -> None:
+    given = days(units, cell_methods="area: mean time: sum (interval: 1 hour)" if how == "cell_methods" else "")
+    if how == "stated":
+        given.attrs["units"] = "unknown"
+    told = with_stated_units(given, target, units=units if how == "stated" else "", is_total=how == "is_total")
+    known_to_xclim = days(units.removesuffix(" of water equivalent"))
+    expected = convert_units_to(amount2rate(known_to_xclim), target, context="hydro")
+    np.testing.assert_allclose(convert_to(told, target), expected, rtol=3e-7)
+    assert "sum" not in told.attrs["cell_methods"]
+    assert told.attrs[STATED_UNITS].endswith(f"in place of {given.attrs['units']}")
+
+
+@pytest.mark.parametrize("units", ["mm", "J m-2"])
+def test_an_amount_is_no_total_unless_something_says_so(units: str) -> None:
+    given = days(units, cell_methods="time: mean")
+    xr.testing.assert_identical(with_stated_units(given, "kg m-2 s-1"), given)
+
+
+@pytest.mark.parametrize(
+    ("units", "target"), [("mm/day", "kg m-2 s-1"), ("K", "K"), ("mm", "kg m-2"), ("furlong", "K"), ("mm", "")]
+)
+def test_what_is_no_amount_of_the_wanted_rate_keeps_its_units(units: str, target: str) -> None:
+    given = days(units, cell_methods="time: sum")
+    xr.testing.assert_identical(with_stated_units(given, target, is_total=True), given)
+
+
+def test_stated_units_take_the_place_of_those_of_a_file_and_of_none() -> None:
+    wrong, absent = days("kg m-2 s-1"), days("")
+    del absent.attrs["units"]
+    for given, said in ((wrong, "kg m-2 s-1"), (absent, "none")):
+        told = with_stated_units(given, "kg m-2 s-1", units="mm d-1")
+        assert told.attrs == {"units": "mm d-1", STATED_UNITS: f"mm d-1 in place of {said}"}
+        np.testing.assert_array_equal(told, given)
+    assert "units" not in with_stated_units(absent, "K").attrs

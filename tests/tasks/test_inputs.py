@@ -11,13 +11,15 @@ import netCDF4
 import pytest
 import xarray as xr
 from complete_demo import DAY360, NOLEAP, edit
+from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
 from espo_luigi.driver.graph import Graph
 from espo_luigi.report.reading import job_results
-from espo_luigi.science.attributes import LET_THROUGH
+from espo_luigi.science.attributes import LET_THROUGH, STATED_UNITS
+from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.geometry.cutting import subset_box, subset_boxes
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.inputs import told
@@ -212,3 +214,38 @@ def test_impossible_values_of_a_variable_with_repairs_are_a_warning(own_raw: Pat
     assert tasks.InputCheck(sim_id=NOLEAP).action("impossible_values", "tasmax") == "warn"
     assert tasks.InputCheck(sim_id=NOLEAP).action("impossible_values", "pr") == "fail"
     assert tasks.InputCheck(sim_id=DAY360).action("impossible_values", "tasmax") == "fail"
+
+
+def as_totals(path: Path) -> None:
+    """Make amounts of a day in mm of a file's precipitation, without a word about it."""
+    with netCDF4.Dataset(path, "a") as file:
+        file["pr"].units = "mm"
+        file["pr"][:] = file["pr"][:] * 86400
+
+
+def test_stated_units_give_the_values_and_the_check_of_files_that_state_them_and_are_told(
+    own_raw: Path, tmp_path: Path
+) -> None:
+    def made() -> list[xr.Dataset]:
+        grid = tasks.RefDefault(piece="south").compute([])
+        return [one.compute() for one in (grid["reference"], grid["grid"], tasks.Extract(sim_id=NOLEAP).compute([]))]
+
+    expected = made()
+    for path in [*own_raw.rglob("pr_day_Demo-NoLeap_*.nc"), *(own_raw / "reconstruction").rglob("pr_*.nc")]:
+        as_totals(path)
+    checks = tasks.InputCheck(sim_id=NOLEAP), tasks.RefInputCheck()
+    for check in checks:
+        assert {(each.kind, each.variable) for each in check.problems()} >= {("units", "pr")}
+    stated = {"reference": {"units": {"pr": "mm d-1"}}, "simulation": {"accumulation": "over_step"}}
+    edit(tmp_path / "config.yml", lambda content: [content["extraction"][key].update(stated[key]) for key in stated])
+    Register.clear_instance_cache()
+    for check in checks:
+        assert not [each for each in check.problems() if each.variable == "pr"]
+    found = made()
+    for one, other in zip(found, expected, strict=True):
+        xr.testing.assert_allclose(one, other, rtol=1e-6)
+    reference, grid, simulation = found
+    assert grid["land"].attrs[STATED_UNITS].endswith(": pr in mm d-1 in place of mm")
+    assert simulation.attrs[STATED_UNITS] == f"{NOLEAP}: pr in mm d-1 in place of mm"
+    product = finalize._told(simulation, grid["land"], 0)
+    assert product.attrs[STATED_UNITS] == f"{simulation.attrs[STATED_UNITS]}; {reference.attrs[STATED_UNITS]}"

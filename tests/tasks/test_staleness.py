@@ -498,3 +498,15 @@ def test_a_key_that_came_after_a_store_makes_it_stale_once_it_is_given(complete_
     # Its archive is kept, and what it was made of is deleted.
     assert "regrid.regrid_method" in found[tasks.ConcatenationFinal].stale(files=False)
     assert found[tasks.RefDefault].stale() == []
+
+
+def test_stated_units_of_a_simulation_make_its_chain_stale_and_those_of_the_reference_all(complete_demo: Path) -> None:
+    def stale(section: str, **how: Any) -> set[str]:
+        edit(complete_demo / "config.yml", lambda content: content["extraction"][section].update(how))
+        luigi.task_register.Register.clear_instance_cache()
+        forget()
+        products = [task for task in in_order(tasks.All()) if isinstance(task, tasks.ConcatenationFinal)]
+        return {task.sim_id for task in products if task.stale()}
+
+    assert stale("simulation", units=[{"id": NOLEAP, "variable": "pr", "units": "mm d-1"}]) == {NOLEAP}
+    assert len(stale("reference", accumulation={"pr": "over_step"})) > 1

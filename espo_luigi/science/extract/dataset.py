@@ -20,7 +20,7 @@ from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.geometry.cells import normalise_coordinates
 from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.periods import each_period
-from espo_luigi.science.units import as_difference, as_floats, convert_to
+from espo_luigi.science.units import as_difference, as_floats, convert_to, rate_of_totals
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Global attributes (CMIP6, CORDEX, ACDD, tools) that describe a single file, variable or experiment. They are wrong for
@@ -159,9 +159,18 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
     try:
         return convert_to(given, known.units)
     except DataError as error:
+        said, name = data.attrs.get("units", "none"), data.name
+        total = rate_of_totals(str(said), known.units)
+        remedy = (
+            f"If they are totals of each day, write `accumulation: {{{name}: over_step}}` beside the search of these "
+            f"data; if rates, `units: {{{name}: {total}}}`."
+            if total
+            else f"Correct the attribute, or write what is true, such as `units: {{{name}: {known.shown_units}}}`, "
+            "beside the search of these data."
+        )
         raise DataError(
-            f"{where + ': ' if where else ''}{data.name} has units {data.attrs.get('units', 'none')!r}; expected "
-            f"{known.units} or what converts to it ({error}) Correct the units attribute of the data."
+            f"{where + ': ' if where else ''}{name} has units {said!r}; expected {known.units} or what converts to it "
+            f"({error}) {remedy}"
         ) from None
 
 
@@ -210,7 +219,7 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     start, end = (str(bound) for bound in period)
     first = ds["time"].values[:1]
     if first.size and not (np.issubdtype(first.dtype, np.datetime64) or isinstance(first[0], cftime.datetime)):
-        raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
+        raise DataError(f"time holds {first.dtype}, not dates. Correct its units and calendar.")
     selected = ds.sel(time=slice(start, end)) if "-" in start else whole_years(ds, start, end)
     if not selected.sizes["time"]:
         there = " to ".join(map(day_of, ds["time"].values[[0, -1]])) if ds.sizes["time"] else "no time steps"

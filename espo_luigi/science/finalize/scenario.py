@@ -15,11 +15,11 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import quality
 from espo_luigi.science.attributes import (
+    ABOUT_RAW_FILES,
     CELLS_WITHOUT_DATA,
     DAYS,
     EXTRAPOLATED_CELLS,
     IMPOSSIBLE_VALUES,
-    LET_THROUGH,
 )
 from espo_luigi.science.chunks import is_lazy, join, rechunk
 from espo_luigi.science.derivations import NEEDED_FOR, TEMPERATURES, Consistency, with_derived
@@ -272,10 +272,9 @@ def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:
 
 
 def _told(ds: xr.Dataset, land: xr.DataArray, gaps: int) -> xr.Dataset:
-    """The dataset with attributes that tell how many land cells may lack data, and the problems of the raw files."""
-    problems = [str(one[LET_THROUGH]) for one in (ds.attrs, land.attrs) if LET_THROUGH in one]
-    counted = _with_gaps(ds, gaps)
-    return counted.assign_attrs({LET_THROUGH: "; ".join(problems)}) if problems else counted
+    """The dataset with attributes that tell how many land cells may lack data, and of the raw files and their units."""
+    both = {name: [str(one[name]) for one in (ds.attrs, land.attrs) if name in one] for name in ABOUT_RAW_FILES}
+    return _with_gaps(ds, gaps).assign_attrs({name: "; ".join(texts) for name, texts in both.items() if texts})
 
 
 def mask_impossible(ds: xr.Dataset) -> xr.Dataset:

@@ -19,7 +19,6 @@ from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science.calendar import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.partition import COARSE
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -171,14 +170,17 @@ def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[t
 
 def _downscaled(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with its cell, downscaled of the coarse cells around it."""
-    around = [cells.coarse_places(run, sample.cell) for sample in samples]
+    around, piece = (
+        [cells.coarse_places(run, pool, sample.cell) for sample in samples],
+        partition.adjusted_piece(run, pool),
+    )
     every = np.unique(np.concatenate(around))
-    raw = {name: cells.from_raw(run, name, {COARSE: every})[COARSE] for name in partition.members(run, pool)}
+    raw = {name: cells.from_raw(run, name, {piece: every})[piece] for name in partition.members(run, pool)}
     for sample, places in zip(samples, around, strict=True):
         members = {name: ds.isel(loc=np.searchsorted(every, places)) for name, ds in raw.items()}
         if any(bool(ds.isel(time=0).isnull().to_array().all()) for ds in members.values()):
             continue  # a regional simulation ends before these cells
-        given = cells.series_of(pool, COARSE, places, members)
+        given = cells.series_of(pool, piece, places, members)
         yield cells.downscale(run, cells.adjust(given, run.production.needed()), sample.cell), sample
 
 

@@ -161,6 +161,11 @@ def _check_downscaling(config: RunConfig) -> None:
     section, adjusted = config.downscaling, config.biasadjust.adjusted
     if section is None:
         return
+    if taken := [name for name in config.custom.regions if name.startswith("coarse")]:
+        raise ConfigurationError(
+            f"`custom.regions.{taken[0]}`: with `downscaling`, names that begin with coarse are those of coarse grids. "
+            "Give the region another."
+        )
     for name in section.variables:
         if name not in adjusted:
             near = nearest(name, adjusted) or "."

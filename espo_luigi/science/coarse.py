@@ -7,6 +7,7 @@ they are the same for each domain, piece and block.
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,11 @@ class CoarseGrid:
     def name(self) -> str:
         """The width in degrees, or how many cells a file has."""
         return "{} x {} cells".format(*self.shape) if isinstance(self.cells, tuple) else str(self.cells)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """A short name for files, which differs where the cells differ."""
+        return "{}x{}-{}".format(*self.shape, hashlib.sha256(repr(self.cells).encode()).hexdigest()[:8])
 
     @property
     def area(self) -> float:
@@ -121,7 +127,7 @@ def _middles(edges: Floats) -> Floats:
 
 
 def edges_in(ds: xr.Dataset) -> Edges:
-    """Return the edges of a dataset's cells: those of CF bounds, or else half-way between 1-D lat and lon.
+    """Return the edges, to 1e-5 degrees, of a dataset's cells: CF bounds, or else half-way between 1-D lat and lon.
 
     Raises `DataError` if it has no such grid of two rows and two columns at least.
     """
@@ -133,7 +139,7 @@ def edges_in(ds: xr.Dataset) -> Edges:
     cells = cells_of(horizontal_of(ds, "source").grid)
     assert isinstance(cells, Boxes)
     both = (cells.lat, cells.lon[np.ptp(cells.lon, axis=1) > 0])
-    lat, lon = (np.append(*(np.sort(one[:, 0]), one.max())).tolist() for one in both)
+    lat, lon = (np.append(np.sort(one[:, 0]), one.max()).round(5).tolist() for one in both)
     return tuple(lat), tuple(lon)
 
 

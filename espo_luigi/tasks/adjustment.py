@@ -197,7 +197,7 @@ class Adjust(VariableTask):
         """Adjust; `before` is that of `Train`. Without flags, the simulation needs none."""
         simulation, config = self.pooled(regridded), self.context.config
         arguments = self._arguments_to_adjust(regridded, reference, before)
-        arguments["keeps_ranks"] = self.piece == partition.COARSE
+        arguments["keeps_ranks"] = partition.is_coarse(self.context, self.piece)
         made = blocks.adjust_and_count(self.series(simulation), *training, **arguments)
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}

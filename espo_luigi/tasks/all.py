@@ -81,7 +81,7 @@ class Selection:
             reach: dict[str, set[str]] = {}
             for task_id, task in graph.tasks.items():
                 # What is made on the coarse grid is of the whole domain, and of no piece.
-                is_whole = names_of is pieces_of and partition.is_coarse(task)
+                is_whole = names_of is pieces_of and partition.is_coarse(context(), getattr(task, "piece", ""))
                 needs = () if is_whole else graph.needs[task_id]
                 reach[task_id] = names_of(task).union(*(reach[need] for need in needs))
             within = [task for task in wanted if reach[task.task_id] <= reachable]

@@ -17,7 +17,9 @@ import xarray as xr
 from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, derived_otherwise, open_fixed, open_match, warn_of_dropped
+from espo_luigi.catalog.open import asset_with, open_grid
 from espo_luigi.config import Extraction, OffDiag, Region, RunConfig, load
+from espo_luigi.config.downscaling import MODEL
 from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
@@ -111,6 +113,9 @@ class RunContext:
         # Indicators of one of xclim's modules that are not possible, each with the reason.
         self.indicators_left_out: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
+        # The grids of simulations, and the coarse cells that land cells lie in.
+        self._grids: dict[str, coarse.CoarseGrid] = {}
+        self._numbers: dict[coarse.CoarseGrid, np.ndarray] = {}
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
@@ -234,16 +239,57 @@ class RunContext:
         return subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
 
     @functools.cached_property
-    def coarse_numbers(self) -> np.ndarray:
-        """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map.
+    def coarse_grids(self) -> Mapping[str, coarse.CoarseGrid]:
+        """The grids, by their names as pieces, on which simulations are adjusted that are downscaled afterwards."""
+        self.needed("downscaling", "the coarse grid")
+        if (fixed := self.production.coarse_grid) is not None:
+            return {partition.COARSE: fixed}
+        return {partition.adjusted_piece(self, pool): self.coarse_grid(pool) for pool in self.pools}
+
+    def coarse_grid(self, pool: str) -> coarse.CoarseGrid:
+        """Return the grid on which a pool is adjusted; with `model`, the first call opens a raw file of each member.
+
+        Raises
+        ------
+        ConfigurationError
+            With `model`, if members have different grids, other ones than of latitudes and longitudes, or unreadable.
+        """
+        if (fixed := self.production.coarse_grid) is not None:
+            return fixed
+        grids = {sim_id: self._grid_of(sim_id) for sim_id in self.members(pool)}
+        (first, its), *others = grids.items()
+        if other := next((sim_id for sim_id, grid in others if grid != its), ""):
+            raise ConfigurationError(
+                f"`downscaling.grid`: {MODEL} needs one grid in the pool {pool}, which has {first} ({its.name}) and "
+                f"{other} ({grids[other].name}), whose edges differ. Exclude one of the two, or give degrees."
+            )
+        return its
+
+    def _grid_of(self, sim_id: str) -> coarse.CoarseGrid:
+        if sim_id not in self._grids:
+            options = dict(self.config.extraction.simulation.extract_dataset.xr_open_kwargs)
+            asset = asset_with(self.simulation(sim_id), self.config.variables)
+            try:
+                found = open_grid(asset, options)
+                self._grids[sim_id] = coarse.CoarseGrid(coarse.edges_in(found.set_coords(found.data_vars)))
+            except (DataError, OSError, ValueError) as error:
+                raise ConfigurationError(
+                    f"`downscaling.grid`: {MODEL} needs the grid of {sim_id} ({asset.path}): {error} Exclude the "
+                    "simulation, or give degrees."
+                ) from error
+        return self._grids[sim_id]
+
+    def coarse_numbers(self, grid: coarse.CoarseGrid) -> np.ndarray:
+        """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map once.
 
         Raises
         ------
         ConfigurationError
             If the coarse grid is no coarser than the reference, or has too many cells for a downscaler.
         """
+        if grid in self._numbers:
+            return self._numbers[grid]
         section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
-        grid = coarse.CoarseGrid(section.grid)
         numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
         try:
             coarse.coarse_numbers(grid, cells, section.least_share)
@@ -251,6 +297,7 @@ class RunContext:
                 downscaler_named(how.method).check_sizes(numbers)
         except DataError as error:
             raise ConfigurationError(f"`downscaling.grid`: {error}") from error
+        self._numbers[grid] = numbers
         return numbers
 
     @functools.cached_property

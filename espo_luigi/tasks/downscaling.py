@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi.config.downscaling import DownscalingSection
@@ -11,8 +12,8 @@ from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.base import Step
 from espo_luigi.science.attributes import QUANTILE
-from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.coarse import CoarseGrid
+from espo_luigi.science.chunks import indexer, join, rechunk
+from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
 from espo_luigi.tasks.base import version_of_plugin
@@ -21,13 +22,21 @@ from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import CoarseReference, ReferenceCalendar
 
 
+def _coarse_piece(task: Any) -> str:
+    return partition.adjusted_piece(task.context, task.pool)
+
+
+def _calendars(task: Any) -> list[str]:
+    return list(REFERENCE_CALENDARS)
+
+
 class Downscale(VariableTask):
     """Rule `downscale`, new against ESPO-G: an adjusted variable or group, on the reference's cells of a piece."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
-    in_adjusted = upstream(Adjust, "out_adjusted", piece=partition.COARSE)
-    in_coarse = upstream(CoarseReference, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    in_adjusted = upstream(Adjust, "out_adjusted", piece=_coarse_piece)
+    in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=_calendars)
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=_calendars, piece=lambda task: task.near)
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
     uncut = ("in_adjusted", "in_coarse", "in_reference")
     reads = (
@@ -43,6 +52,14 @@ class Downscale(VariableTask):
         """The section `downscaling`; raises `ParameterError` without one."""
         found: DownscalingSection = self.context.needed("downscaling", "Downscale")
         return found
+
+    @property
+    def near(self) -> list[str]:
+        """The pieces that have all fine cells of the coarse cells that the task's piece has cells of."""
+        run, production = self.context, self.context.production
+        if production.coarse_grid is not None:  # pieces have whole cells of it
+            return [self.piece]
+        return list(production.pieces.near(run, self.piece, run.coarse_grid(self.pool)))
 
     @property
     def downscaler(self) -> str:
@@ -61,21 +78,41 @@ class Downscale(VariableTask):
         how = self.section.of(name)
         return {
             "downscaler": how.method,
-            "grid": CoarseGrid(self.section.grid),
+            "grid": self.context.coarse_grid(self.pool),
             "seed": f"{self.pool}+{name}+downscale",
             "table": self.context.config.table,
             **how.given.arguments(),
         }
 
-    def compute(self, adjusted: xr.Dataset, coarse: list[xr.Dataset], reference: list[xr.Dataset]) -> xr.Dataset:
-        """Downscale each variable, with its flags."""
-        made = blocks.downscale_variables(
-            adjusted,
-            self.reference_of(coarse, adjusted),
-            self.reference_of(reference, adjusted),
-            {name: self.arguments_of(name) for name in self.how.variables or (self.var,)},
-        )
-        return rechunk(made, {**self.context.config.custom.working_chunks, "time": -1})
+    def compute(
+        self,
+        adjusted: xr.Dataset,
+        coarse: list[xr.Dataset],
+        reference: list[xr.Dataset],
+        cells: slice | np.ndarray = slice(None),
+    ) -> xr.Dataset:
+        """Downscale each variable of cells of the piece, by default of all, with its flags."""
+        fine, own = self._fine(reference, adjusted, cells)
+        ways = {name: self.arguments_of(name) for name in self.how.variables or (self.var,)}
+        made = blocks.downscale_variables(adjusted, self.reference_of(coarse, adjusted), fine, ways)
+        return rechunk(made.isel({STACKED_DIM: own}), {**self.context.config.custom.working_chunks, "time": -1})
+
+    def _fine(
+        self, reference: list[xr.Dataset], simulation: xr.Dataset, cells: slice | np.ndarray
+    ) -> tuple[xr.Dataset, slice | np.ndarray]:
+        """Return all fine cells of the coarse cells that cells of the piece lie in, and the places of the latter."""
+        count = len(reference) // len(REFERENCE_CALENDARS)
+        parts = [self.reference_of(reference[number::count], simulation) for number in range(count)]
+        place = self.near.index(self.piece)
+        whole, own = join(parts, STACKED_DIM, what="The pieces of the reference"), parts[place]
+        first = sum(part.sizes[STACKED_DIM] for part in parts[:place])
+        wanted = np.arange(first, first + own.sizes[STACKED_DIM])[cells]
+        numbers = self.context.coarse_grid(self.pool).numbers(whole["lat"].values, whole["lon"].values)
+        together = np.flatnonzero(np.isin(numbers, numbers[wanted]))
+        fine = whole.isel({STACKED_DIM: indexer(together)})
+        for name, coord in own.coords.items():  # a piece's own attributes tell its grid
+            fine[name].attrs = coord.attrs
+        return fine, indexer(np.searchsorted(together, wanted))
 
     def steps(
         self,
@@ -83,11 +120,13 @@ class Downscale(VariableTask):
         coarse: list[xr.Dataset],
         reference: list[xr.Dataset],
         name: str,
+        cell: int,
         **of: Any,
     ) -> list[Step]:
         """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
-        means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
-        of |= {"ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
+        means, (fine, own) = self.reference_of(coarse, adjusted), self._fine(reference, adjusted, np.array([cell]))
+        place = int(np.arange(fine.sizes[STACKED_DIM])[own][0])
+        of |= {"cell": place, "ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
         return blocks.steps(adjusted[name], means[name], fine[name], **of)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

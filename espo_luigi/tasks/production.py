@@ -59,6 +59,13 @@ class Boxes:
         """Return how many cells a piece has, or None where only its box is known."""
         return None
 
+    def near(self, run: Any, name: str, grid: CoarseGrid) -> list[str]:
+        """Return the pieces that may have fine cells of the coarse cells that a piece has cells of, itself included."""
+        (south, north), rows = self.box(name).lat_bnds, grid.edges[0]
+        south, north = rows[rows <= south].max(initial=-90), rows[rows >= north].min(initial=90)
+        boxes = ((other, self.box(other).lat_bnds) for other in self.names(run))
+        return [other for other, (low, high) in boxes if low <= north and high >= south]
+
     def keys(self) -> tuple[str, ...]:
         """Return the configuration's keys on which a piece `{piece}` depends; that of its box is the first."""
         return (PIECE_KEY, *self._key_of_grid)
@@ -98,7 +105,7 @@ class Slices(Boxes):
 
     def _slices(self, run: Any) -> np.ndarray:
         """Return the number of the slice of each land cell, in the order of rows."""
-        return np.arange(run.land_cells) // self.size if self.grid is None else _slices_of(run, self.size)
+        return np.arange(run.land_cells) // self.size if self.grid is None else _slices_of(run, self.grid, self.size)
 
     def box(self, name: str) -> Region:
         """Return the whole domain."""
@@ -110,6 +117,12 @@ class Slices(Boxes):
         if self.grid is not None:
             return int((self._slices(run) == self._number(name)).sum())
         return min(self.size, run.land_cells - self._first(name))
+
+    def near(self, run: Any, name: str, grid: CoarseGrid) -> list[str]:
+        """Return the slices that have fine cells of the coarse cells that a slice has cells of, itself included."""
+        slices, numbers = _common_cells(run, grid, self.size).T
+        own = numbers[slices == self._number(name)]
+        return [f"sr-{number}" for number in np.unique(slices[np.isin(numbers, own)])]
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the domain and of the slices."""
@@ -150,11 +163,17 @@ class Slices(Boxes):
 
 
 @functools.lru_cache(maxsize=2)  # each task asks for the size of its slice
-def _slices_of(run: Any, size: int) -> np.ndarray:
+def _slices_of(run: Any, grid: CoarseGrid, size: int) -> np.ndarray:
     """Return the number of the slice of each land cell: that of the first cell of its coarse cell."""
-    _, inverse, counts = np.unique(run.coarse_numbers, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(run.coarse_numbers(grid), return_inverse=True, return_counts=True)
     firsts = np.cumsum([0, *counts[:-1]])
     return np.unique(firsts // size, return_inverse=True)[1][inverse]
+
+
+@functools.lru_cache(maxsize=64)  # each task asks for the slices near its own
+def _common_cells(run: Any, grid: CoarseGrid, size: int) -> np.ndarray:
+    """Return the pairs (pair, 2) of a slice of so many cells and a coarse cell that have fine cells in common."""
+    return np.unique(np.stack([np.arange(run.land_cells) // size, run.coarse_numbers(grid)], axis=1), axis=0)
 
 
 class Production:
@@ -190,8 +209,9 @@ class Production:
 
     @property
     def coarse_grid(self) -> CoarseGrid | None:
-        """The grid on which simulations are adjusted that are downscaled afterwards; None without downscaling."""
-        return None if self.config.downscaling is None else CoarseGrid(self.config.downscaling.grid)
+        """The grid whose cells pieces have as a whole; None without downscaling, or if each model has its own."""
+        section = self.config.downscaling
+        return None if section is None or isinstance(section.grid, str) else CoarseGrid(section.grid)
 
     def fields(self) -> dict[str, str]:
         """Return further fields of path templates: `collection` and `label` carry the project's name and version."""

@@ -274,18 +274,15 @@ def downscale(run: RunContext, given: Series, cell: Cell) -> Series:
     """Return a cell that is downscaled of the adjusted coarse cells around it."""
     tasks = {var: Downscale(pool=given.pool, piece=cell.piece, var=var) for var in given.adjusted}
     fine = [store.open_store(output().path) for output in next(iter(tasks.values())).in_reference]
-    # Pieces with cells of the same coarse cells are in another order than that of the grid.
-    lat, lon = (store.open_store(_reference(cell.piece, "noleap"))[name].values for name in ("lat", "lon"))
-    at = np.flatnonzero((lat == cell.lat) & (lon == cell.lon))
-    series = {var: (ds, given.references, fine) for var, ds in given.adjusted.items()}
+    series, at = {var: (ds, given.references, fine) for var, ds in given.adjusted.items()}, np.array([cell.place])
 
     def told(group: str, name: str, date: str, member: int) -> list[Step]:
-        return tasks[group].steps(*series[group], name, int(at[0]), date=date, member=member)
+        return tasks[group].steps(*series[group], name, cell.place, date=date, member=member)
 
     made = {var: task.compute(*series[var], at).compute(scheduler="synchronous") for var, task in tasks.items()}
     coarse = given.cells(_around(run, given.pool, given.references[0], cell).own)
-    own, places = series_of(given.pool, cell.piece, at, coarse.members), np.array([cell.place])
-    return replace(own, places=places, training=coarse.training, adjusted=made, coarse=coarse, told=told)
+    own = series_of(given.pool, cell.piece, at, coarse.members)
+    return replace(own, training=coarse.training, adjusted=made, coarse=coarse, told=told)
 
 
 def cells_drawn_together(given: Series, only: Sequence[str]) -> int:

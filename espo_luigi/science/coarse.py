@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ Integers = NDArray[np.int64]
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
 
 # Degrees by which coordinates may be off: files may have float32.
-_ROUND_OFF = 1e-5
+ROUND_OFF = 1e-5
 _CELLS_IN_A_BLOCK = 1000
 
 
@@ -74,25 +75,21 @@ class CoarseGrid:
     @property
     def goes_round(self) -> bool:
         """Whether the last column is next to the first one."""
-        return bool(np.ptp(self.edges[1]) > 360 - _ROUND_OFF)
+        return bool(np.ptp(self.edges[1]) > 360 - ROUND_OFF)
 
     def numbers(self, lat: Floats, lon: Floats) -> Integers:
         """Return the cells in which points (degrees) lie, -1 outside; on an edge, those to the north and the east."""
         (rows, columns), (of_rows, of_columns) = self.shape, self.edges
-        lat, lon = np.asarray(lat, float) + _ROUND_OFF, self._eastwards(np.asarray(lon, float) + _ROUND_OFF)
+        lat, lon = np.asarray(lat, float) + ROUND_OFF, self._eastwards(np.asarray(lon, float) + ROUND_OFF)
         row = np.clip(np.searchsorted(of_rows, lat, "right") - 1, 0, rows - 1)
         column = np.clip(np.searchsorted(of_columns, lon, "right") - 1, 0, columns - 1)
-        inside = (lat >= of_rows[0]) & (lat <= of_rows[-1] + 2 * _ROUND_OFF) & (lon <= of_columns[-1] + 2 * _ROUND_OFF)
+        inside = (lat >= of_rows[0]) & (lat <= of_rows[-1] + 2 * ROUND_OFF) & (lon <= of_columns[-1] + 2 * ROUND_OFF)
         return np.where(inside, row * columns + column, -1).astype(np.int64)
 
     def _eastwards(self, lon: Floats) -> Floats:
         """Return longitudes that are less than 360 degrees east of the first edge."""
         west = self.edges[1][0]
         return np.asarray(west + (lon - west) % 360)
-
-    def edge_near(self, lat: float) -> float:
-        """Return the latitude, just below the nearest edge of rows, that parts the cells of rows on both sides."""
-        return float(self.edges[0][np.abs(self.edges[0] - lat).argmin()]) - _ROUND_OFF
 
     def centres(self, numbers: Integers) -> tuple[Floats, Floats]:
         """Return latitude and longitude of cells, the latter from the first edge east on."""
@@ -178,7 +175,7 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
         own[~known] = tree.query(unit_vectors(lat[~known], lon[~known]))[1]
     around, weights = grid.around(lat, lon)
     corners, there = _found(numbers, around)
-    lone = (~there & (weights > _ROUND_OFF)).any(axis=-1) | ~known
+    lone = (~there & (weights > ROUND_OFF)).any(axis=-1) | ~known
     corners = np.where(lone[:, None] | (weights <= 0) | ~there, own[:, None], corners)
     weights = np.where(lone[:, None], np.array([1.0, 0, 0, 0]), weights)
     return Places(inside, own, ~known, corners, weights)
@@ -218,12 +215,6 @@ def coarse_numbers(grid: CoarseGrid, cells: xr.Dataset, least_share: float = 0.0
     return np.asarray(numbers[area >= least_share * area.max()])
 
 
-def by_coarse_cells(cells: xr.Dataset, grid: CoarseGrid) -> xr.Dataset:
-    """Return stacked cells in another order: those that lie in the same coarse cell one after the other. Lazy."""
-    numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
-    return cells.isel({STACKED_DIM: indexer(np.argsort(numbers, kind="stable"))})
-
-
 def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[xr.Dataset, xr.Dataset]:
     """Return coarse cells along `loc`, in the order of `numbers`, and the complete grid that has them, with `land`.
 
@@ -233,7 +224,7 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
     (of_rows, of_columns), columns = grid.edges, grid.shape[1]
     row, column = np.divmod(numbers, columns)
     if grid.goes_round:
-        rounds, beyond = np.divmod(west - of_columns[0] + _ROUND_OFF, 360)
+        rounds, beyond = np.divmod(west - of_columns[0] + ROUND_OFF, 360)
         first = int(rounds) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
         column = (column - first) % columns + first
         all_columns = np.arange(column.min(), column.max() + 2)
@@ -306,6 +297,23 @@ def _means(data: xr.DataArray, areas: Floats, starts: Integers) -> xr.DataArray:
         output_dtypes=[data.dtype],
         keep_attrs=True,
     ).rename(coarse=STACKED_DIM)
+
+
+def with_neighbours(
+    parts: Sequence[xr.Dataset], place: int, grid: CoarseGrid, cells: slice | Integers = slice(None)
+) -> tuple[xr.Dataset, Integers]:
+    """Return all cells of stacked parts that share a coarse cell with cells of the one at `place`, and where these are.
+
+    Lazy. `cells` are places in that part, whose attributes coordinates have.
+    """
+    own, first = parts[place], sum(part.sizes[STACKED_DIM] for part in parts[:place])
+    whole, wanted = join(parts, STACKED_DIM), np.arange(first, first + own.sizes[STACKED_DIM])[cells]
+    numbers = grid.numbers(whole["lat"].values, whole["lon"].values)
+    together = np.flatnonzero(np.isin(numbers, numbers[wanted]))
+    made = whole.isel({STACKED_DIM: indexer(together)})
+    for name, coord in own.coords.items():
+        made[name].attrs = coord.attrs
+    return made, np.searchsorted(together, wanted)
 
 
 def whole_cells(inside: Integers, most: int) -> list[slice]:

@@ -149,6 +149,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Whether the task is about the whole run: a part of a run includes it only if its rule is named, and it is complete
     # only if it shows the present inputs.
     is_about_all: ClassVar[bool] = False
+    # Whether it reads the reference of other pieces, too, which a part of a run then makes.
+    spans_pieces: ClassVar[bool] = False
     # The dataset of the catalogue that `work` reads, if any.
     reads_raw: ClassVar[Literal["", "reference", "simulation"]] = ""
     # Fingerprint of the inputs when the job began.

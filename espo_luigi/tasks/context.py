@@ -241,9 +241,9 @@ class RunContext:
     @functools.cached_property
     def coarse_grids(self) -> Mapping[str, coarse.CoarseGrid]:
         """The grids, by their names as pieces, on which simulations are adjusted that are downscaled afterwards."""
-        self.needed("downscaling", "the coarse grid")
-        if (fixed := self.production.coarse_grid) is not None:
-            return {partition.COARSE: fixed}
+        given = self.needed("downscaling", "the coarse grid").grid
+        if given != MODEL:
+            return {partition.COARSE: coarse.CoarseGrid(given)}
         return {partition.adjusted_piece(self, pool): self.coarse_grid(pool) for pool in self.pools}
 
     def coarse_grid(self, pool: str) -> coarse.CoarseGrid:
@@ -254,8 +254,8 @@ class RunContext:
         ConfigurationError
             With `model`, if members have different grids, other ones than of latitudes and longitudes, or unreadable.
         """
-        if (fixed := self.production.coarse_grid) is not None:
-            return fixed
+        if self.needed("downscaling", "the coarse grid").grid != MODEL:
+            return self.coarse_grids[partition.COARSE]
         grids = {sim_id: self._grid_of(sim_id) for sim_id in self.members(pool)}
         (first, its), *others = grids.items()
         if other := next((sim_id for sim_id, grid in others if grid != its), ""):

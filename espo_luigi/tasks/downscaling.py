@@ -12,7 +12,8 @@ from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.base import Step
 from espo_luigi.science.attributes import QUANTILE
-from espo_luigi.science.chunks import indexer, join, rechunk
+from espo_luigi.science.chunks import indexer, rechunk
+from espo_luigi.science.coarse import with_neighbours
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
@@ -34,11 +35,12 @@ class Downscale(VariableTask):
     """Rule `downscale`, new against ESPO-G: an adjusted variable or group, on the reference's cells of a piece."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    spans_pieces = True
     in_adjusted = upstream(Adjust, "out_adjusted", piece=_coarse_piece)
     in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=_calendars)
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=_calendars, piece=lambda task: task.near)
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
-    uncut = ("in_adjusted", "in_coarse", "in_reference")
+    uncut = ("in_adjusted", "in_coarse")
     reads = (
         "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",
@@ -56,10 +58,12 @@ class Downscale(VariableTask):
     @property
     def near(self) -> list[str]:
         """The pieces that have all fine cells of the coarse cells that the task's piece has cells of."""
-        run, production = self.context, self.context.production
-        if production.coarse_grid is not None:  # pieces have whole cells of it
-            return [self.piece]
-        return list(production.pieces.near(run, self.piece, run.coarse_grid(self.pool)))
+        return list(self.context.production.pieces.near(self.context, self.piece, self.context.coarse_grid(self.pool)))
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys that say what the piece is, by which others are near."""
+        keys = self.context.production.pieces.keys()
+        return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
     @property
     def downscaler(self) -> str:
@@ -95,24 +99,17 @@ class Downscale(VariableTask):
         fine, own = self._fine(reference, adjusted, cells)
         ways = {name: self.arguments_of(name) for name in self.how.variables or (self.var,)}
         made = blocks.downscale_variables(adjusted, self.reference_of(coarse, adjusted), fine, ways)
-        return rechunk(made.isel({STACKED_DIM: own}), {**self.context.config.custom.working_chunks, "time": -1})
+        return rechunk(
+            made.isel({STACKED_DIM: indexer(own)}), {**self.context.config.custom.working_chunks, "time": -1}
+        )
 
     def _fine(
         self, reference: list[xr.Dataset], simulation: xr.Dataset, cells: slice | np.ndarray
-    ) -> tuple[xr.Dataset, slice | np.ndarray]:
+    ) -> tuple[xr.Dataset, np.ndarray]:
         """Return all fine cells of the coarse cells that cells of the piece lie in, and the places of the latter."""
-        count = len(reference) // len(REFERENCE_CALENDARS)
-        parts = [self.reference_of(reference[number::count], simulation) for number in range(count)]
-        place = self.near.index(self.piece)
-        whole, own = join(parts, STACKED_DIM, what="The pieces of the reference"), parts[place]
-        first = sum(part.sizes[STACKED_DIM] for part in parts[:place])
-        wanted = np.arange(first, first + own.sizes[STACKED_DIM])[cells]
-        numbers = self.context.coarse_grid(self.pool).numbers(whole["lat"].values, whole["lon"].values)
-        together = np.flatnonzero(np.isin(numbers, numbers[wanted]))
-        fine = whole.isel({STACKED_DIM: indexer(together)})
-        for name, coord in own.coords.items():  # a piece's own attributes tell its grid
-            fine[name].attrs = coord.attrs
-        return fine, indexer(np.searchsorted(together, wanted))
+        near = self.near
+        parts = [self.reference_of(reference[number :: len(near)], simulation) for number in range(len(near))]
+        return with_neighbours(parts, near.index(self.piece), self.context.coarse_grid(self.pool), cells)
 
     def steps(
         self,
@@ -125,8 +122,7 @@ class Downscale(VariableTask):
     ) -> list[Step]:
         """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
         means, (fine, own) = self.reference_of(coarse, adjusted), self._fine(reference, adjusted, np.array([cell]))
-        place = int(np.arange(fine.sizes[STACKED_DIM])[own][0])
-        of |= {"cell": place, "ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
+        of |= {"cell": int(own[0]), "ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
         return blocks.steps(adjusted[name], means[name], fine[name], **of)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

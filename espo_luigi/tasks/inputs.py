@@ -260,7 +260,6 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        "downscaling.grid",  # by which boxes end
         "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.mask",
         "extraction.reference.extract_dataset.xr_open_kwargs",

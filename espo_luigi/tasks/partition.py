@@ -13,6 +13,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
+from espo_luigi.config.downscaling import MODEL
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
 from espo_luigi.science.diagnose.diagnosis import CELLS_OF_A_DOMAIN
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -75,7 +76,7 @@ def adjusted_pieces(run: Any) -> list[str]:
 
 def adjusted_piece(run: Any, pool: str) -> str:
     """Return the name of the coarse grid on which a pool is adjusted, as a piece."""
-    return COARSE if run.production.coarse_grid is not None else f"{COARSE}-{run.coarse_grid(pool).key}"
+    return COARSE if run.config.downscaling.grid != MODEL else f"{COARSE}-{run.coarse_grid(pool).key}"
 
 
 def is_coarse(run: Any, piece: str) -> bool:

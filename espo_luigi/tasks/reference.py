@@ -155,12 +155,12 @@ class CoarseReference(EspoTask):
     """Rule `coarse_reference`, new against ESPO-G: the means of the reference in the cells of the coarse grid."""
 
     piece, calendar = AdjustedPieceParameter(), CalendarParameter()
+    spans_pieces = True
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 0.1
     in_reference = upstream(ReferenceCalendar, "out_reference", piece=every_piece)
     out_grid = kept("reference/{ref_source}+{domain}+{piece}+{calendar}+coords.zarr")
     out_reference = kept("reference/{ref_source}+{domain}+{piece}+{calendar}.zarr")
-    uncut = ("in_reference",)
     reads = ("custom.working_chunks", "domain", "downscaling.grid", "downscaling.least_share", partition.NAMES_KEY)
 
     def look(self) -> None:

@@ -143,7 +143,6 @@ def test_a_file_of_the_globe_is_the_grid_of_its_step() -> None:
         np.testing.assert_array_equal(made.numbers(*at), GRID.numbers(*at))
         for got, expected in zip(made.around(*at), GRID.around(*at), strict=True):
             np.testing.assert_allclose(got, expected, atol=1e-9)
-        assert made.edge_near(49.6) == GRID.edge_near(49.6) == pytest.approx(50, abs=1e-4)
 
 
 def test_cells_of_a_file_lie_between_its_bounds() -> None:

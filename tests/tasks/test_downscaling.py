@@ -17,6 +17,7 @@ from scipy.stats import binned_statistic_2d
 from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
+from espo_luigi.config import Region
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.dqm.ranking import of_quantiles
 from espo_luigi.science.coarse import CoarseGrid, areas_of
@@ -25,7 +26,7 @@ from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis, Experience, tables
 from espo_luigi.tasks.partition import COARSE, pieces
-from espo_luigi.tasks.production import Slices
+from espo_luigi.tasks.production import Boxes, Slices
 
 Configure = Callable[..., list[Path]]
 YEARS = of_years(1991, 1998, 1991, 1994)
@@ -94,16 +95,6 @@ def test_a_part_of_a_run_has_the_coarse_level_that_its_pieces_need(configured: C
     assert {(task.get_task_family(), task.piece) for task in ends} == {("CleanUp", name)}
 
 
-def test_no_coarse_cell_lies_in_two_pieces(configured: Configure) -> None:
-    configured(**YEARS, downscaling=SECTION)
-    work(*(tasks.RefDefault(piece=name) for name in pieces(context())))
-    grid, seen = CoarseGrid(0.5), list[set[int]]()
-    for name in pieces(context()):
-        cells = store.open_store(tasks.RefDefault(piece=name).out_reference().path)
-        seen.append({*grid.numbers(cells["lat"].values, cells["lon"].values).tolist()})
-    assert not set.intersection(*seen)
-
-
 class Planned:
     """A run of 8 land cells, in rows of which each half lies in a coarse cell of its own."""
 
@@ -114,22 +105,15 @@ class Planned:
         return np.array([5, 5, 6, 6, 5, 5, 6, 6])
 
 
-@pytest.mark.parametrize(
-    ("size", "numbers"), [(3, [0, 0, 1, 1, 0, 0, 1, 1]), (5, [0] * 8), (1, [0, 0, 1, 1, 0, 0, 1, 1])]
-)
-def test_a_slice_has_whole_coarse_cells(size: int, numbers: list[int]) -> None:
-    slices = Slices({}, CoarseGrid(1.0), size)
+def test_pieces_that_cut_coarse_cells_need_each_other() -> None:
+    boxes = {"south": (45.0, 46.0), "middle": (46.1, 47.2), "north": (47.3, 47.9), "far": (48.1, 49.0)}
+    of_boxes = Boxes({name: Region(name=name, lon_bnds=(10, 11), lat_bnds=both) for name, both in boxes.items()})
+    near = {name: of_boxes.near(None, name, CoarseGrid(1.0)) for name in boxes}
+    # Cells on the parallel of 46 belong to the coarse cells to the north.
+    assert near["south"] == ["south", "middle"] and near["north"] == ["middle", "north"] and near["far"] == ["far"]
     run = Planned()
-    names = slices.names(run)
-    assert names == [f"sr-{number}" for number in range(max(numbers) + 1)]
-    assert [slices.cells(run, name) for name in names] == np.bincount(numbers).tolist()
-    assert Slices({}, None, size).names(run) == [f"sr-{number}" for number in range(-(-8 // size))]
-
-
-def test_slices_that_cut_coarse_cells_need_each_other() -> None:
-    run = Planned()
-    assert Slices({}, None, 2).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-2"]
-    assert Slices({}, None, 3).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-1", "sr-2"]
+    assert Slices({}, 2).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-2"]
+    assert Slices({}, 3).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-1", "sr-2"]
 
 
 def product(configured: Configure, sim_id: str = NOLEAP, **changes: Any) -> xr.Dataset:

@@ -38,44 +38,20 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All that downscaling a block needs besides the series.
+    """All that downscaling a block needs besides the series; numbers are in the variable's units."""
 
-    Attributes
-    ----------
-    kind
-        Whether factors are differences ("+") or ratios ("*").
-    reference, time
-        The dates of the reference, and of the adjusted simulation.
-    places
-        Where the block's fine cells lie among its coarse cells.
-    numbers
-        Of each coarse cell, its number on the globe.
-    areas
-        What each fine cell weighs.
-    seed
-        Names the random draws; with the number of a coarse cell, it decides them.
-    lower, upper
-        The variable's limits, in its units; None without.
-    wet
-        The least amount of a wet day, in the variable's units; None for a variable without dry days.
-    quantiles
-        The quantile of each day (coarse cell, day), as the adjustment ranked it; None if it kept none.
-    arguments
-        Validated, all that the downscaler's `Arguments` have.
-    """
-
-    kind: Literal["+", "*"]
-    reference: TimeAxis
-    time: TimeAxis
-    places: Places
-    numbers: np.ndarray
-    areas: np.ndarray
-    seed: str
-    arguments: Mapping[str, Any]
-    lower: Limit | None = None
+    kind: Literal["+", "*"]  # factors are differences or ratios
+    reference: TimeAxis  # the dates
+    time: TimeAxis  # those of the adjusted simulation
+    places: Places  # of the fine cells among the coarse cells
+    numbers: np.ndarray  # of each coarse cell on the globe
+    areas: np.ndarray  # what each fine cell weighs
+    seed: str  # with the number of a coarse cell, it decides random draws
+    arguments: Mapping[str, Any]  # validated, all that the downscaler's `Arguments` have
+    lower: Limit | None = None  # None without
     upper: Limit | None = None
-    wet: float | None = None
-    quantiles: np.ndarray | None = None
+    wet: float | None = None  # the least amount of a wet day; None for a variable without dry days
+    quantiles: np.ndarray | None = None  # (coarse cell, day), as the adjustment ranked it; None if it kept none
 
     def interpolated(self, values: np.ndarray, cells: Any = slice(None)) -> np.ndarray:
         """Return values (coarse cell, day) interpolated bilinearly to fine cells, all or those at places."""

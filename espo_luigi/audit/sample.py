@@ -170,10 +170,8 @@ def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[t
 
 def _downscaled(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with its cell, downscaled of the coarse cells around it."""
-    around, piece = (
-        [cells.coarse_places(run, pool, sample.cell) for sample in samples],
-        partition.adjusted_piece(run, pool),
-    )
+    piece = partition.adjusted_piece(run, pool)
+    around = [cells.coarse_places(run, pool, sample.cell) for sample in samples]
     every = np.unique(np.concatenate(around))
     raw = {name: cells.from_raw(run, name, {piece: every})[piece] for name in partition.members(run, pool)}
     for sample, places in zip(samples, around, strict=True):

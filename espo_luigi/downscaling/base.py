@@ -90,22 +90,15 @@ class Downscaler:
     Series are float64 arrays: `coarse` (coarse cell, day) and `fine` (fine cell, day) of the reference have its dates,
     `adjusted` (coarse cell, day) of a member has the simulation's. A block has all fine cells that lie in its
     coarse cells, and the coarse cells around those. A cell with NaN throughout stays so.
-
-    Attributes
-    ----------
-    Arguments
-        The model of `downscaling.arguments`.
-    cells_in_a_block
-        The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
-    most_cells
-        The largest number of fine cells of a coarse cell; None for any.
-    interpolates
-        Whether it needs the coarse cells around those that its fine cells lie in. Without, a block has none of them.
     """
 
+    # The model of `downscaling.arguments`.
     Arguments: type[Section] = WindowArguments
+    # The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
     cells_in_a_block = 200
+    # The largest number of fine cells of a coarse cell; None for any.
     most_cells: int | None = None
+    # Whether it needs the coarse cells around those that its fine cells lie in; else a block has none of them.
     interpolates = True
     name = ""
 

@@ -72,22 +72,13 @@ def downscale_and_mark(
 
     Parameters
     ----------
-    adjusted
-        The simulation on cells of `grid` (loc, time), or members of a pool along `realization`.
-    coarse
-        The reference on the same cells.
-    fine
-        The reference.
+    adjusted, coarse
+        The simulation on cells of `grid` (loc, time), or members along `realization`; the reference on the same cells.
     ranks
         The quantile of each day of `adjusted`, as the adjustment kept it (`methods.dqm.ranking.as_quantiles`).
-    downscaler, grid
-        The name, and the `CoarseGrid`.
-    seed
-        Names the random draws; with the coarse cell, and the member's label, it decides them.
-    table
-        The variables, by default those of the package.
     **arguments
-        The section `downscaling.arguments`.
+        The name `downscaler`, the `CoarseGrid` as `grid`, the `seed`, which with the coarse cell and the member's label
+        decides random draws, the `table` of variables, by default the package's, and `downscaling.arguments`.
 
     Raises
     ------
@@ -209,6 +200,7 @@ def _prepared(
     places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)
     known = variable(str(adjusted.name), table)
     lower, upper = _limits(known, units_of(adjusted), given)
+    wet = given.get("wet_day", known.wet)
     setup = Setup(
         kind=given.get("kind", known.kind),
         reference=TimeAxis.of(fine),
@@ -220,32 +212,28 @@ def _prepared(
         arguments=given,
         lower=lower,
         upper=upper,
-        wet=_in(given.get("wet_day", known.wet), known, units_of(adjusted)),
+        wet=None if wet is None else _in(wet, known, units_of(adjusted)),
     )
     return method, setup, series, by_number
 
 
-def _in(given: Any, known: Variable, unit: str) -> float | None:
+def _in(given: float | str, known: Variable, unit: str) -> float:
     """Return a threshold, with a unit of its own or the table's, in a unit."""
-    if given is None:
-        return None
-    return threshold_in(f"{given!r} {known.units}" if isinstance(given, float) else str(given), unit)
+    return threshold_in(given if isinstance(given, str) else f"{float(given)!r} {known.units}", unit)
 
 
 def _limits(known: Variable, unit: str, given: Mapping[str, Any]) -> tuple[Limit | None, Limit | None]:
     """Return the variable's limits: its bounds, and thresholds that are given or follow from the table."""
-    (low, high), found = known.bounds, list[Limit | None]()
-    for bound, inwards, key in ((low, 1, "lower_threshold"), (high, -1, "upper_threshold")):
+    (low, high), width = known.bounds, known.jitter or 0.0
+    width = width if low is None or high is None else _OF_THE_RANGE * (high - low)
+    width = width if known.wet is None else _OF_A_WET_DAY * known.wet
+
+    def limit(bound: float | None, key: str, inwards: float) -> Limit | None:
         if bound is None:
-            found.append(None)
-            continue
-        width = _OF_THE_RANGE * (high - low) if low is not None and high is not None else known.jitter or 0.0
-        width = _OF_A_WET_DAY * known.wet if known.wet is not None else width
-        threshold = _in(given.get(key, bound + inwards * width), known, unit)
-        at = _in(float(bound), known, unit)
-        assert threshold is not None and at is not None
-        found.append(Limit(at, threshold))
-    return found[0], found[1]
+            return None
+        return Limit(_in(bound, known, unit), _in(given.get(key, bound + inwards), known, unit))
+
+    return limit(low, "lower_threshold", width), limit(high, "upper_threshold", -width)
 
 
 def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:

@@ -34,11 +34,8 @@ _CELLS_IN_A_BLOCK = 1000
 class CoarseGrid:
     """Cells between parallels and meridians.
 
-    Attributes
-    ----------
-    cells
-        Degrees of which 180 is a whole multiple: the width of cells all over the globe. Or the latitudes and the
-        longitudes of the cells' edges, ascending, as `edges_in` returns them.
+    `cells` are degrees of which 180 is a whole multiple, the width of cells all over the globe, or the latitudes and
+    the longitudes of the cells' edges, ascending, as `edges_in` returns them.
     """
 
     cells: float | Edges
@@ -142,24 +139,13 @@ def edges_in(ds: xr.Dataset) -> Edges:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where fine cells lie among coarse cells that have data.
+    """Where fine cells lie among coarse cells that have data."""
 
-    Attributes
-    ----------
-    numbers
-        The coarse cell, with or without data, that each fine cell lies in.
-    own
-        The place, among those with data, of this coarse cell, or else of the nearest.
-    nearest
-        Fine cells whose own coarse cell is only the nearest.
-    corners, weights
-        The places of four coarse cells (fine, 4), and their bilinear weights: those around the fine cell or, if one of
-        them has no data, its own.
-    """
-
-    numbers: Integers
-    own: Integers
-    nearest: NDArray[np.bool_]
+    numbers: Integers  # the coarse cell, with or without data, that each fine cell lies in
+    own: Integers  # the place, among those with data, of this coarse cell, or else of the nearest
+    nearest: NDArray[np.bool_]  # whether it is only the nearest
+    # The places of four coarse cells (fine, 4), and their bilinear weights: those around the fine cell or, if one of
+    # them has no data, its own.
     corners: Integers
     weights: Floats
 
@@ -223,15 +209,12 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
     """
     (of_rows, of_columns), columns = grid.edges, grid.shape[1]
     row, column = np.divmod(numbers, columns)
+    first = columns * round((west - of_columns[0]) / 360)
     if grid.goes_round:
         rounds, beyond = np.divmod(west - of_columns[0] + ROUND_OFF, 360)
         first = int(rounds) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
-        column = (column - first) % columns + first
-        all_columns = np.arange(column.min(), column.max() + 2)
-    else:
-        first = columns * round((west - of_columns[0]) / 360)
-        all_columns = first + _and_one_more(column, columns)
-        column = column + first
+    column = (column - first) % columns + first
+    all_columns = _and_one_more(column, first + columns * (1 + grid.goes_round))
     rows = _and_one_more(row, grid.shape[0])
     turns, east = np.divmod(all_columns, columns)
     south_north = np.stack([of_rows[rows], of_rows[rows + 1]], axis=-1)
@@ -276,27 +259,25 @@ def coarse_means(fine: xr.Dataset, grid: CoarseGrid, numbers: Integers) -> xr.Da
         block = bare.isel({STACKED_DIM: indexer(order[part])})
         block = rechunk(block, {STACKED_DIM: -1, "time": -1}) if is_lazy(block) else block
         starts = np.flatnonzero(np.diff(own[order[part]], prepend=-1))
-        means = {name: _means(data, areas[part], starts) for name, data in block.data_vars.items()}
-        parts.append(block.drop_vars(list(means)).assign(means))
+        means = xr.apply_ufunc(
+            _means,
+            block,
+            kwargs={"areas": areas[part], "starts": starts},
+            input_core_dims=[[STACKED_DIM]],
+            output_core_dims=[["coarse"]],
+            dask="parallelized",
+            dask_gufunc_kwargs={"output_sizes": {"coarse": starts.size}},
+            output_dtypes=[next(iter(block.data_vars.values())).dtype],
+            keep_attrs=True,
+        )
+        parts.append(means.rename(coarse=STACKED_DIM))
     made: xr.Dataset = join(parts, STACKED_DIM)
     return made
 
 
-def _means(data: xr.DataArray, areas: Floats, starts: Integers) -> xr.DataArray:
-    def mean(block: np.ndarray) -> np.ndarray:
-        weighed = np.add.reduceat(block.astype(np.float64) * areas, starts, axis=-1)
-        return (weighed / np.add.reduceat(areas, starts)).astype(block.dtype)
-
-    return xr.apply_ufunc(
-        mean,
-        data,
-        input_core_dims=[[STACKED_DIM]],
-        output_core_dims=[["coarse"]],
-        dask="parallelized",
-        dask_gufunc_kwargs={"output_sizes": {"coarse": starts.size}},
-        output_dtypes=[data.dtype],
-        keep_attrs=True,
-    ).rename(coarse=STACKED_DIM)
+def _means(values: np.ndarray, areas: Floats, starts: Integers) -> np.ndarray:
+    weighed = np.add.reduceat(values.astype(np.float64) * areas, starts, axis=-1)
+    return np.asarray((weighed / np.add.reduceat(areas, starts)).astype(values.dtype))
 
 
 def with_neighbours(

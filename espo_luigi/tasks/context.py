@@ -113,9 +113,8 @@ class RunContext:
         # Indicators of one of xclim's modules that are not possible, each with the reason.
         self.indicators_left_out: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
-        # The grids of simulations, and the coarse cells that land cells lie in.
-        self._grids: dict[str, coarse.CoarseGrid] = {}
-        self._numbers: dict[coarse.CoarseGrid, np.ndarray] = {}
+        self._grid_of = functools.cache(self._read_grid)
+        self.coarse_numbers = functools.cache(self._coarse_numbers)
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
@@ -249,10 +248,7 @@ class RunContext:
     def coarse_grid(self, pool: str) -> coarse.CoarseGrid:
         """Return the grid on which a pool is adjusted; with `model`, the first call opens a raw file of each member.
 
-        Raises
-        ------
-        ConfigurationError
-            With `model`, if members have different grids, other ones than of latitudes and longitudes, or unreadable.
+        Raises `ConfigurationError` if members then differ, or have no grid of latitudes and longitudes.
         """
         if self.needed("downscaling", "the coarse grid").grid != MODEL:
             return self.coarse_grids[partition.COARSE]
@@ -265,30 +261,22 @@ class RunContext:
             )
         return its
 
-    def _grid_of(self, sim_id: str) -> coarse.CoarseGrid:
-        if sim_id not in self._grids:
-            options = dict(self.config.extraction.simulation.extract_dataset.xr_open_kwargs)
-            asset = asset_with(self.simulation(sim_id), self.config.variables)
-            try:
-                found = open_grid(asset, options)
-                self._grids[sim_id] = coarse.CoarseGrid(coarse.edges_in(found.set_coords(found.data_vars)))
-            except (DataError, OSError, ValueError) as error:
-                raise ConfigurationError(
-                    f"`downscaling.grid`: {MODEL} needs the grid of {sim_id} ({asset.path}): {error} Exclude the "
-                    "simulation, or give degrees."
-                ) from error
-        return self._grids[sim_id]
+    def _read_grid(self, sim_id: str) -> coarse.CoarseGrid:
+        asset = asset_with(self.simulation(sim_id), self.config.variables)
+        try:
+            found = open_grid(asset, dict(self.config.extraction.simulation.extract_dataset.xr_open_kwargs))
+            return coarse.CoarseGrid(coarse.edges_in(found.set_coords(found.data_vars)))
+        except (DataError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"`downscaling.grid`: {MODEL} needs the grid of {sim_id} ({asset.path}): {error} Exclude the "
+                "simulation, or give degrees."
+            ) from error
 
-    def coarse_numbers(self, grid: coarse.CoarseGrid) -> np.ndarray:
+    def _coarse_numbers(self, grid: coarse.CoarseGrid) -> np.ndarray:
         """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map once.
 
-        Raises
-        ------
-        ConfigurationError
-            If the coarse grid is no coarser than the reference, or has too many cells for a downscaler.
+        Raises `ConfigurationError` if the grid is no coarser than the reference, or a downscaler takes no cells so large.
         """
-        if grid in self._numbers:
-            return self._numbers[grid]
         section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
         numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
         try:
@@ -297,7 +285,6 @@ class RunContext:
                 downscaler_named(how.method).check_sizes(numbers)
         except DataError as error:
             raise ConfigurationError(f"`downscaling.grid`: {error}") from error
-        self._numbers[grid] = numbers
         return numbers
 
     @functools.cached_property

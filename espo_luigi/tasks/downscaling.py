@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.config.downscaling import DownscalingSection
+from espo_luigi.config.downscaling import Downscaling
 from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.base import Step
@@ -16,7 +16,7 @@ from espo_luigi.science.chunks import indexer, rechunk
 from espo_luigi.science.coarse import with_neighbours
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
+from espo_luigi.tasks.adjustment import Adjust, VariableTask, every_calendar, layout_of_pools
 from espo_luigi.tasks.base import version_of_plugin
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import temporary, upstream
@@ -27,18 +27,14 @@ def _coarse_piece(task: Any) -> str:
     return partition.adjusted_piece(task.context, task.pool)
 
 
-def _calendars(task: Any) -> list[str]:
-    return list(REFERENCE_CALENDARS)
-
-
 class Downscale(VariableTask):
     """Rule `downscale`, new against ESPO-G: an adjusted variable or group, on the reference's cells of a piece."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     spans_pieces = True
     in_adjusted = upstream(Adjust, "out_adjusted", piece=_coarse_piece)
-    in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=_calendars)
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=_calendars, piece=lambda task: task.near)
+    in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=every_calendar)
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=every_calendar, piece=lambda task: task.near)
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
     uncut = ("in_adjusted", "in_coarse")
     reads = (
@@ -48,12 +44,6 @@ class Downscale(VariableTask):
         "downscaling",
         *(f"variables.{{var}}.{key}" for key in ("bounds", "jitter", "units", "wet")),
     )
-
-    @property
-    def section(self) -> DownscalingSection:
-        """The section `downscaling`; raises `ParameterError` without one."""
-        found: DownscalingSection = self.context.needed("downscaling", "Downscale")
-        return found
 
     @property
     def near(self) -> list[str]:
@@ -68,18 +58,23 @@ class Downscale(VariableTask):
     @property
     def downscaler(self) -> str:
         """The downscaler of the variable, or of a group's first, by which the rule's cost differs."""
-        return self.section.of((self.how.variables or (self.var,))[0]).method
+        return self.section(self.names[0]).method
 
     def versions(self) -> dict[str, str]:
         """Return, too, the version of the package whose downscaler it is."""
         found = super().versions()
-        for name in self.how.variables or (self.var,):
-            found |= version_of_plugin("espo_luigi.downscalers", self.section.of(name).method)
+        for name in self.names:
+            found |= version_of_plugin("espo_luigi.downscalers", self.section(name).method)
+        return found
+
+    def section(self, name: str) -> Downscaling:
+        """Return how a variable is downscaled; raises `ParameterError` without the section `downscaling`."""
+        found: Downscaling = self.context.needed("downscaling", "Downscale").of(name)
         return found
 
     def arguments_of(self, name: str) -> dict[str, Any]:
         """Return how a variable is downscaled, for `blocks.downscale` and `blocks.steps`."""
-        how = self.section.of(name)
+        how = self.section(name)
         return {
             "downscaler": how.method,
             "grid": self.context.coarse_grid(self.pool),
@@ -97,7 +92,7 @@ class Downscale(VariableTask):
     ) -> xr.Dataset:
         """Downscale each variable of cells of the piece, by default of all, with its flags."""
         fine, own = self._fine(reference, adjusted, cells)
-        ways = {name: self.arguments_of(name) for name in self.how.variables or (self.var,)}
+        ways = {name: self.arguments_of(name) for name in self.names}
         made = blocks.downscale_variables(adjusted, self.reference_of(coarse, adjusted), fine, ways)
         return rechunk(
             made.isel({STACKED_DIM: indexer(own)}), {**self.context.config.custom.working_chunks, "time": -1}

@@ -275,7 +275,8 @@ class RunContext:
     def _coarse_numbers(self, grid: coarse.CoarseGrid) -> np.ndarray:
         """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map once.
 
-        Raises `ConfigurationError` if the grid is no coarser than the reference, or a downscaler takes no cells so large.
+        Raises `ConfigurationError` if the grid is no coarser than the reference, its cells are too large for the land
+        that is there, or have more cells of the reference than a downscaler takes.
         """
         section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
         numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
@@ -285,6 +286,12 @@ class RunContext:
                 downscaler_named(how.method).check_sizes(numbers)
         except DataError as error:
             raise ConfigurationError(f"`downscaling.grid`: {error}") from error
+        share = np.unique(numbers, return_counts=True)[1].max() / (self.cells_by_area * grid.area)
+        if share < section.least_share:
+            raise ConfigurationError(
+                f"`downscaling.least_share`: expected land on {section.least_share:.3g} of a coarse cell at least, and "
+                f"the one with most has it on {share:.2g}. Give smaller cells (`downscaling.grid`), or a smaller share."
+            )
         return numbers
 
     @functools.cached_property

@@ -75,6 +75,13 @@ def test_a_grid_that_is_no_coarser_is_refused_by_key_before_anything_runs(config
         tasks.CoarseReference(piece=COARSE, calendar="noleap").check()
 
 
+def test_coarse_cells_of_which_little_is_land_are_refused_by_key(configured: Configure) -> None:
+    configured(**YEARS, downscaling={"grid": 20, "method": "BCSD"})
+    # 92 land cells of 0.25 degrees, of 400 square degrees.
+    with pytest.raises(ConfigurationError, match=r"`downscaling\.least_share`.*0\.1 .* on 0\.01"):
+        tasks.CoarseReference(piece=COARSE, calendar="noleap").check()
+
+
 def test_a_coarse_cell_of_too_many_cells_is_refused_by_key(configured: Configure) -> None:
     configured(**YEARS, downscaling={"grid": 6, "method": "MBCnSD", "arguments": {"years": 4}})
     from espo_luigi.downscaling.mbcnsd import MBCnSD

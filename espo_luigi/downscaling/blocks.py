@@ -26,6 +26,7 @@ from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # The part of the range between two bounds, and of a wet day's amount, below which values stand for the bound.
 _OF_THE_RANGE, _OF_A_WET_DAY = 1e-4, 0.1
+_COARSE_CELLS_AT_ONCE = 10
 
 
 def downscale_variables(
@@ -196,7 +197,9 @@ def _prepared(
     series = {"fine": fine.transpose(STACKED_DIM, "time")}
     of_coarse = {"coarse": coarse, "adjusted": adjusted} | ({} if ranks is None else {"ranks": ranks})
     for name, on_grid in of_coarse.items():
-        series[name] = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+        there = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+        # Cells are read by few: blocks of fine cells need some of all members.
+        series[name] = there.chunk({STACKED_DIM: _COARSE_CELLS_AT_ONCE, "time": -1})
     places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)
     known = variable(str(adjusted.name), table)
     lower, upper = _limits(known, units_of(adjusted), given)

@@ -117,7 +117,8 @@ def audit(number: int, seed: int) -> Audit:
     failures: Counter[str] = Counter()
     for pool, samples in by_pool.items():
         # A member's archives stay open while its samples are compared.
-        for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
+        made_again = _remade if run.config.downscaling is None else _downscaled
+        for series, sample in made_again(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
                 cells.check_complete(series.alone(sample.cell.place), sample.cell, run.config.biasadjust.adjusted)
             except DataError:
@@ -152,9 +153,6 @@ def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) ->
 
 def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with adjusted cells that have its own."""
-    if run.config.downscaling is not None:
-        yield from _downscaled(run, pool, samples)
-        return
     places = {
         piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece])
         for piece in dict.fromkeys(sample.cell.piece for sample in samples)

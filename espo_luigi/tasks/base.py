@@ -112,7 +112,9 @@ SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simul
 PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 AdjustedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.adjusted_pieces(run), "region")
-RegriddedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.regridded_pieces(run), "region")
+RegriddedPieceParameter = functools.partial(
+    WildcardParameter, lambda run: dict.fromkeys(partition.pieces(run) + partition.adjusted_pieces(run)), "region"
+)
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
 DerivedParameter = functools.partial(WildcardParameter, lambda run: run.config.derived)

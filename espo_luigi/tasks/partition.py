@@ -84,11 +84,6 @@ def is_coarse(run: Any, piece: str) -> bool:
     return run.config.downscaling is not None and piece.startswith(COARSE)
 
 
-def regridded_pieces(run: Any) -> list[str]:
-    """Return the names of the pieces to which simulations are regridded: all, and those that are adjusted."""
-    return list(dict.fromkeys([*pieces(run), *adjusted_pieces(run)]))
-
-
 def draws(run: Any, pool: str, piece: str, var: str) -> tuple[str, int]:
     """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
     if is_coarse(run, piece):

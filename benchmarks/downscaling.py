@@ -20,7 +20,7 @@ import xarray as xr
 
 from espo_luigi.downscaling import blocks as downscaling
 from espo_luigi.methods import blocks
-from espo_luigi.science.coarse import CoarseGrid, by_coarse_cells, coarse_cells, coarse_means, coarse_numbers
+from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, coarse_numbers
 from espo_luigi.science.stack import stack_drop_nans
 
 GRID = CoarseGrid(1.0)
@@ -35,7 +35,7 @@ def series(first: str, last: str, side: int) -> xr.DataArray:
     values = rng.standard_normal((days.size, side, side), np.float32) + shared[:, None, None].astype(np.float32)
     coords = {"time": days, "lat": 50.05 + 0.1 * np.arange(side), "lon": 5.05 + 0.1 * np.arange(side)}
     ds = xr.DataArray(values, coords, name="tasmax", attrs={"units": "K"}).to_dataset()
-    made: xr.DataArray = by_coarse_cells(stack_drop_nans(ds), GRID)["tasmax"].transpose("loc", "time").load()
+    made: xr.DataArray = stack_drop_nans(ds)["tasmax"].transpose("loc", "time").load()
     return made
 
 

@@ -18,14 +18,14 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import fill_in_time
-from espo_luigi.science.coarse import CoarseGrid, places_of
+from espo_luigi.science.coarse import Places, places_of
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.limits import DAYS_OF_A_GAP
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
-from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.downscaling import Downscale
 from espo_luigi.tasks.reference import CoarseReference, RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, options_of
@@ -131,8 +131,9 @@ def extracted(sim_id: str) -> xr.Dataset:
 def regridding(run: RunContext, piece: str, raw: xr.Dataset) -> dict[Hashable, cascade.Weights]:
     """Return the weights with which `Regrid` makes a piece of a simulation whose extracted data are `raw`."""
     target = store.open_store(_reference(piece, "noleap"), cut=False)
-    if piece == partition.COARSE:
-        grid, raw = store.open_store(CoarseReference(calendar="noleap").out_grid().path), cascade.with_corners(raw)
+    if partition.is_coarse(run, piece):
+        coarse = CoarseReference(piece=piece, calendar="noleap")
+        grid, raw = store.open_store(coarse.out_grid().path), cascade.with_corners(raw)
     else:
         grid = next(land.grid for land in lands(run) if land.piece == piece)
     return cascade.weigh(raw, target, whole=grid, **options_of(run, piece))
@@ -148,9 +149,8 @@ def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> 
 
 
 def _reference(piece: str, name: str) -> Any:
-    if piece == partition.COARSE:
-        return CoarseReference(calendar=name).out_reference().path
-    return ReferenceCalendar(piece=piece, calendar=name).out_reference().path
+    rule = CoarseReference if partition.is_coarse(context(), piece) else ReferenceCalendar
+    return rule(piece=piece, calendar=name).out_reference().path
 
 
 @dataclass(frozen=True)
@@ -258,51 +258,31 @@ def adjust(given: Series, only: Sequence[str]) -> Series:
     return replace(given, training=training, adjusted=adjusted)
 
 
-def coarse_places(run: RunContext, cell: Cell) -> np.ndarray:
+def coarse_places(run: RunContext, pool: str, cell: Cell) -> np.ndarray:
     """Return the places of the coarse cells that a cell is downscaled of."""
-    there, grid = store.open_store(_reference(partition.COARSE, "noleap")), _coarse_grid(run)
-    numbers = grid.numbers(there["lat"].values, there["lon"].values)
-    places = places_of(grid, numbers, np.array([cell.lat]), np.array([cell.lon]))
+    places = _around(run, pool, store.open_store(_reference(partition.adjusted_piece(run, pool), "noleap")), cell)
     return np.unique(np.concatenate([places.own, places.corners[places.weights > 0]]))
+
+
+def _around(run: RunContext, pool: str, coarse: xr.Dataset, cell: Cell) -> Places:
+    grid = run.coarse_grid(pool)
+    numbers = grid.numbers(coarse["lat"].values, coarse["lon"].values)
+    return places_of(grid, numbers, np.array([cell.lat]), np.array([cell.lon]))
 
 
 def downscale(run: RunContext, given: Series, cell: Cell) -> Series:
     """Return a cell that is downscaled of the adjusted coarse cells around it."""
-    paths = [_reference(cell.piece, name) for name in REFERENCE_CALENDARS]
-    whole, grid = [store.open_store(path) for path in paths], _coarse_grid(run)
-    lat, lon = (whole[0][name].values.astype(float) for name in ("lat", "lon"))
-    inside = grid.numbers(lat, lon)
-    (at,) = np.flatnonzero((lat == cell.lat) & (lon == cell.lon))
-    group = np.flatnonzero(inside == inside[at])
-    fine, place = [ds.isel({stack.STACKED_DIM: group}).load() for ds in whole], int(np.searchsorted(group, at))
-    of_coarse = given.references[0]
-    numbers = grid.numbers(of_coarse["lat"].values, of_coarse["lon"].values)
-    own = int(places_of(grid, numbers, np.array([cell.lat]), np.array([cell.lon])).own[0])
-    coarse = given.cells(np.array([own]))
+    tasks = {var: Downscale(pool=given.pool, piece=cell.piece, var=var) for var in given.adjusted}
+    fine = [store.open_store(output().path) for output in next(iter(tasks.values())).in_reference]
+    series, at = {var: (ds, given.references, fine) for var, ds in given.adjusted.items()}, np.array([cell.place])
 
-    def task(group_of: str) -> Downscale:
-        return Downscale(pool=given.pool, piece=cell.piece, var=group_of)
+    def told(group: str, name: str, date: str, member: int) -> list[Step]:
+        return tasks[group].steps(*series[group], name, cell.place, date=date, member=member)
 
-    def told(group_of: str, name: str, date: str, member: int) -> list[Step]:
-        series = given.adjusted[group_of], given.references, fine
-        return task(group_of).steps(*series, name, cell=place, date=date, member=member)
-
-    made = {
-        key: task(key)
-        .compute(ds, given.references, fine)
-        .isel({stack.STACKED_DIM: [place]})
-        .compute(scheduler="synchronous")
-        for key, ds in given.adjusted.items()
-    }
-    references = [ds.isel({stack.STACKED_DIM: [place]}) for ds in fine]
-    places = np.array([cell.place])
-    return Series(given.pool, cell.piece, places, references, coarse.members, coarse.training, made, coarse, told)
-
-
-def _coarse_grid(run: RunContext) -> CoarseGrid:
-    grid = run.production.coarse_grid
-    assert grid is not None
-    return grid
+    made = {var: task.compute(*series[var], at).compute(scheduler="synchronous") for var, task in tasks.items()}
+    coarse = given.cells(_around(run, given.pool, given.references[0], cell).own)
+    own = series_of(given.pool, cell.piece, at, coarse.members)
+    return replace(own, training=coarse.training, adjusted=made, coarse=coarse, told=told)
 
 
 def cells_drawn_together(given: Series, only: Sequence[str]) -> int:

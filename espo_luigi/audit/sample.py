@@ -19,7 +19,6 @@ from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science.calendar import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.partition import COARSE
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -118,7 +117,8 @@ def audit(number: int, seed: int) -> Audit:
     failures: Counter[str] = Counter()
     for pool, samples in by_pool.items():
         # A member's archives stay open while its samples are compared.
-        for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
+        made_again = _remade if run.config.downscaling is None else _downscaled
+        for series, sample in made_again(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
                 cells.check_complete(series.alone(sample.cell.place), sample.cell, run.config.biasadjust.adjusted)
             except DataError:
@@ -153,9 +153,6 @@ def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) ->
 
 def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with adjusted cells that have its own."""
-    if run.config.downscaling is not None:
-        yield from _downscaled(run, pool, samples)
-        return
     places = {
         piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece])
         for piece in dict.fromkeys(sample.cell.piece for sample in samples)
@@ -171,14 +168,15 @@ def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[t
 
 def _downscaled(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
     """Yield each sample with its cell, downscaled of the coarse cells around it."""
-    around = [cells.coarse_places(run, sample.cell) for sample in samples]
+    piece = partition.adjusted_piece(run, pool)
+    around = [cells.coarse_places(run, pool, sample.cell) for sample in samples]
     every = np.unique(np.concatenate(around))
-    raw = {name: cells.from_raw(run, name, {COARSE: every})[COARSE] for name in partition.members(run, pool)}
+    raw = {name: cells.from_raw(run, name, {piece: every})[piece] for name in partition.members(run, pool)}
     for sample, places in zip(samples, around, strict=True):
         members = {name: ds.isel(loc=np.searchsorted(every, places)) for name, ds in raw.items()}
         if any(bool(ds.isel(time=0).isnull().to_array().all()) for ds in members.values()):
             continue  # a regional simulation ends before these cells
-        given = cells.series_of(pool, COARSE, places, members)
+        given = cells.series_of(pool, piece, places, members)
         yield cells.downscale(run, cells.adjust(given, run.production.needed()), sample.cell), sample
 
 

@@ -118,8 +118,8 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     step = step_of(first, date)
     pool, needed = partition.pool_of(run, sim_id), run.production.needed(list(infos))
     is_downscaled = run.config.downscaling is not None
-    piece = partition.COARSE if is_downscaled else cell.piece
-    places = cells.coarse_places(run, cell) if is_downscaled else np.array([cell.place])
+    piece = partition.adjusted_piece(run, pool) if is_downscaled else cell.piece
+    places = cells.coarse_places(run, pool, cell) if is_downscaled else np.array([cell.place])
     given, source = cells.kept_series(run, pool, piece, places)
     cells.check_complete(given, cell, run.config.biasadjust.variables_of(needed))
     if size := cells.cells_drawn_together(given, needed):

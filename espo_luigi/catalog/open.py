@@ -6,7 +6,7 @@ import errno
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -271,6 +271,11 @@ def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
         # It names a variable of another file, and regridding changes the areas of cells.
         data.attrs.pop("cell_measures", None)
     return renamed
+
+
+def asset_with(match: Match, variables: Iterable[str]) -> Asset:
+    """Return the first file of a dataset that has any of the variables; the first file if none has."""
+    return next((asset for asset in match.assets if {*variables} & {*asset.variables}), match.assets[0])
 
 
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:

@@ -182,12 +182,16 @@ def _check_downscaling(config: RunConfig) -> None:
     section, adjusted = config.downscaling, config.biasadjust.adjusted
     if section is None:
         return
-    for name in section.variables:
-        if name not in adjusted:
-            near = nearest(name, adjusted) or "."
-            raise ConfigurationError(
-                f"`downscaling.variables.{name}`: this variable is not adjusted; expected {', '.join(adjusted)}{near}"
-            )
+    if taken := [name for name in config.custom.regions if name.startswith("coarse")]:
+        raise ConfigurationError(
+            f"`custom.regions.{taken[0]}`: with `downscaling`, names that begin with coarse are those of coarse grids. "
+            "Give the region another."
+        )
+    for name in section.variables.keys() - {*adjusted}:
+        raise ConfigurationError(
+            f"`downscaling.variables.{name}`: this variable is not adjusted; expected {', '.join(adjusted)}"
+            f"{nearest(name, adjusted) or '.'}"
+        )
     first, last = (int(year) for year in config.custom.ref_period)
     for name, key, how in section.ways(adjusted):
         row, given = row_of(name, config.table), how.given.arguments()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -21,16 +21,16 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section, find_file
 
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
+# The word for the grid of each model.
+MODEL = "model"
 # Degrees; a step divides 180 up to this part of it.
 _ROUND_OFF = 1e-6
 
 
 def _as_grid(value: Any, info: ValidationInfo) -> Any:
-    expected = "expected the width of the coarse grid's cells, degrees, or a file that has its cells"
-    if not isinstance(value, str):
+    expected = f"expected the width of the coarse grid's cells, degrees, a file that has its cells, or {MODEL}"
+    if not isinstance(value, str) or value == MODEL:
         return value
-    if value == "model":
-        raise ValueError(f"{expected}; pools share their pieces: give a file with the grid of one model")
     import xarray as xr  # here, as a configuration is loaded without xarray
 
     from espo_luigi.science.coarse import edges_in
@@ -45,15 +45,15 @@ def _as_grid(value: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _divides(grid: float | Edges) -> float | Edges:
-    if not isinstance(grid, tuple) and (not 0 < grid <= 30 or abs(180 / grid - round(180 / grid)) > _ROUND_OFF):
+def _divides(grid: float | Edges | str) -> float | Edges | str:
+    if isinstance(grid, float | int) and (not 0 < grid <= 30 or abs(180 / grid - round(180 / grid)) > _ROUND_OFF):
         raise ValueError(
             f"cells begin at whole multiples; expected degrees of which 180 is one, up to 30, got {grid:g}"
         )
     return grid
 
 
-CoarseCells = Annotated[Number | Edges, BeforeValidator(_as_grid), AfterValidator(_divides)]
+CoarseCells = Annotated[Number | Edges | Literal["model"], BeforeValidator(_as_grid), AfterValidator(_divides)]
 
 
 def _known(name: str) -> str:
@@ -89,8 +89,8 @@ class DownscalingSection(Downscaling):
     """Section `downscaling`: simulations are adjusted on a coarse grid, and downscaled afterwards."""
 
     grid: CoarseCells = Field(
-        description="the width of the coarse grid's cells, degrees, which begin at whole multiples of it; or a netCDF "
-        "file, whose latitudes and longitudes (1-D) are those of its cells"
+        description="the width of the coarse grid's cells, degrees, which begin at whole multiples of it; a netCDF "
+        "file, whose latitudes and longitudes (1-D) are those of its cells; or `model`, each simulation's own grid"
     )
     least_share: Annotated[Number, Field(ge=0, le=1)] = OmitDefault(
         "the part of a coarse cell that the reference's cells have to cover; cells of others take the nearest", 0.1

@@ -38,44 +38,20 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All that downscaling a block needs besides the series.
+    """All that downscaling a block needs besides the series; numbers are in the variable's units."""
 
-    Attributes
-    ----------
-    kind
-        Whether factors are differences ("+") or ratios ("*").
-    reference, time
-        The dates of the reference, and of the adjusted simulation.
-    places
-        Where the block's fine cells lie among its coarse cells.
-    numbers
-        Of each coarse cell, its number on the globe.
-    areas
-        What each fine cell weighs.
-    seed
-        Names the random draws; with the number of a coarse cell, it decides them.
-    lower, upper
-        The variable's limits, in its units; None without.
-    wet
-        The least amount of a wet day, in the variable's units; None for a variable without dry days.
-    quantiles
-        The quantile of each day (coarse cell, day), as the adjustment ranked it; None if it kept none.
-    arguments
-        Validated, all that the downscaler's `Arguments` have.
-    """
-
-    kind: Literal["+", "*"]
-    reference: TimeAxis
-    time: TimeAxis
-    places: Places
-    numbers: np.ndarray
-    areas: np.ndarray
-    seed: str
-    arguments: Mapping[str, Any]
-    lower: Limit | None = None
+    kind: Literal["+", "*"]  # factors are differences or ratios
+    reference: TimeAxis  # the dates
+    time: TimeAxis  # those of the adjusted simulation
+    places: Places  # of the fine cells among the coarse cells
+    numbers: np.ndarray  # of each coarse cell on the globe
+    areas: np.ndarray  # what each fine cell weighs
+    seed: str  # with the number of a coarse cell, it decides random draws
+    arguments: Mapping[str, Any]  # validated, all that the downscaler's `Arguments` have
+    lower: Limit | None = None  # None without
     upper: Limit | None = None
-    wet: float | None = None
-    quantiles: np.ndarray | None = None
+    wet: float | None = None  # the least amount of a wet day; None for a variable without dry days
+    quantiles: np.ndarray | None = None  # (coarse cell, day), as the adjustment ranked it; None if it kept none
 
     def interpolated(self, values: np.ndarray, cells: Any = slice(None)) -> np.ndarray:
         """Return values (coarse cell, day) interpolated bilinearly to fine cells, all or those at places."""
@@ -114,22 +90,15 @@ class Downscaler:
     Series are float64 arrays: `coarse` (coarse cell, day) and `fine` (fine cell, day) of the reference have its dates,
     `adjusted` (coarse cell, day) of a member has the simulation's. A block has all fine cells that lie in its
     coarse cells, and the coarse cells around those. A cell with NaN throughout stays so.
-
-    Attributes
-    ----------
-    Arguments
-        The model of `downscaling.arguments`.
-    cells_in_a_block
-        The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
-    most_cells
-        The largest number of fine cells of a coarse cell; None for any.
-    interpolates
-        Whether it needs the coarse cells around those that its fine cells lie in. Without, a block has none of them.
     """
 
+    # The model of `downscaling.arguments`.
     Arguments: type[Section] = WindowArguments
+    # The number of fine cells in a block, which memory limits; a lone coarse cell may have more.
     cells_in_a_block = 200
+    # The largest number of fine cells of a coarse cell; None for any.
     most_cells: int | None = None
+    # Whether it needs the coarse cells around those that its fine cells lie in; else a block has none of them.
     interpolates = True
     name = ""
 

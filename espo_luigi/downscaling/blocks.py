@@ -26,6 +26,7 @@ from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # The part of the range between two bounds, and of a wet day's amount, below which values stand for the bound.
 _OF_THE_RANGE, _OF_A_WET_DAY = 1e-4, 0.1
+_COARSE_CELLS_AT_ONCE = 10
 
 
 def downscale_variables(
@@ -36,24 +37,17 @@ def downscale_variables(
     What stands beside a variable for days or cells, its flags, is that of the own coarse cell; flags of cells tell,
     too, where this is only the nearest.
     """
-    made, beyond = {}, {}
+    made = {}
     for name, how in ways.items():
-        both = downscale_and_mark(adjusted[name], coarse[name], fine[name], adjusted.get(f"{name}_{QUANTILE}"), **how)
-        made[name], beyond[name] = both["downscaled"].rename(name), both.get("beyond")
-    grid = next(iter(ways.values()))["grid"]
-    numbers = grid.numbers(coarse["lat"].values, coarse["lon"].values)
-    order = np.argsort(numbers)
-    found = places_of(grid, numbers[order], fine["lat"].values, fine["lon"].values)
-    places, nearest = order[found.own], xr.DataArray(found.nearest, dims=[STACKED_DIM])
-    at = {name: one for name, one in next(iter(made.values())).coords.items() if STACKED_DIM in one.dims}
-    for name in quality.beside(adjusted, ways):
-        if name not in made:
-            made[name] = adjusted[name].isel({STACKED_DIM: places}).assign_coords(at)
-    for own in ways:
-        if (name := quality.flags_name(own, "cells")) in made:
-            made[name] = quality.of_downscaled(made[name], nearest, "coarse_cell_missing", own)
-        if (name := quality.flags_name(own)) in made and (marks := beyond[own]) is not None:
-            made[name] = quality.of_downscaled(made[name], marks, "downscaled_beyond", own)
+        ranks = adjusted.get(f"{name}_{QUANTILE}")
+        found = downscale_and_mark(adjusted[name], coarse[name], fine[name], ranks, **how)
+        made[name] = found["downscaled"].rename(name)
+        at = {key: one for key, one in made[name].coords.items() if STACKED_DIM in one.dims}
+        for key in quality.beside(adjusted.drop_vars(name), [name]):
+            made[key] = adjusted[key].isel({STACKED_DIM: found["place"].values}).assign_coords(at)
+        for of, mark in (("cells", "coarse_cell_missing"), ("days", "downscaled_beyond")):
+            if (key := quality.flags_name(name, of)) in made and mark in found:
+                made[key] = quality.of_downscaled(made[key], found[mark], mark, name)
     return xr.Dataset(made, attrs=adjusted.attrs)
 
 
@@ -71,29 +65,21 @@ def downscale_and_mark(
 ) -> xr.Dataset:
     """Return `downscaled`, an adjusted simulation on fine cells; lazy if a series is, but for the first day.
 
-    Downscalers that need a day's quantile add `beyond`, of the same dimensions: where that is at an end.
+    Beside it are, by fine cell, the `place` of its coarse cell in `adjusted`, and whether that is only the nearest:
+    `coarse_cell_missing`. Downscalers that need a day's quantile add where that is at an end: `downscaled_beyond`.
     Series are daily, of the same units and calendar, and have `loc` with `lat` and `lon`. A fine cell's values depend
     on the series of the coarse cells around it and of the fine cells of its own coarse cell, which have to be among the
     fine cells; not on others, nor on the order and the blocks of cells.
 
     Parameters
     ----------
-    adjusted
-        The simulation on cells of `grid` (loc, time), or members of a pool along `realization`.
-    coarse
-        The reference on the same cells.
-    fine
-        The reference.
+    adjusted, coarse
+        The simulation on cells of `grid` (loc, time), or members along `realization`; the reference on the same cells.
     ranks
         The quantile of each day of `adjusted`, as the adjustment kept it (`methods.dqm.ranking.as_quantiles`).
-    downscaler, grid
-        The name, and the `CoarseGrid`.
-    seed
-        Names the random draws; with the coarse cell, and the member's label, it decides them.
-    table
-        The variables, by default those of the package.
     **arguments
-        The section `downscaling.arguments`.
+        The name `downscaler`, the `CoarseGrid` as `grid`, the `seed`, which with the coarse cell and the member's label
+        decides random draws, the `table` of variables, by default the package's, and `downscaling.arguments`.
 
     Raises
     ------
@@ -102,7 +88,7 @@ def downscale_and_mark(
     ConfigurationError
         If an argument is unknown or wrong.
     """
-    method, setup, series = _prepared(adjusted, coarse, fine, ranks, **arguments)
+    method, setup, series, at = _prepared(adjusted, coarse, fine, ranks, **arguments)
     places, seed = setup.places, setup.seed
     marks = type(method).beyond is not Downscaler.beyond
     order = np.lexsort((fine["lon"].values, fine["lat"].values, places.numbers))
@@ -110,7 +96,7 @@ def downscale_and_mark(
     method.check_sizes(inside)
     members = series["adjusted"].sizes.get(REALIZATION, 1)
     seeds = [f"{seed}+{label}" for label in np.atleast_1d(adjusted[REALIZATION].values)] if members > 1 else [seed]
-    blocks: dict[str, list[Any]] = {"downscaled": [], **({"beyond": []} if marks else {})}
+    blocks: dict[str, list[Any]] = {"downscaled": [], **({"downscaled_beyond": []} if marks else {})}
     for part in whole_cells(inside, max(1, method.cells_in_a_block // members)):
         cells = order[part]
         near, setup_of_block = _of_block(method, setup, cells)
@@ -129,15 +115,15 @@ def downscale_and_mark(
         whole[name] = xr.Variable(series["adjusted"].dims, data).transpose(*adjusted.dims)
     if not any(one.chunks for one in (adjusted, coarse, fine)):
         whole = whole.compute(scheduler="synchronous")
-    others = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
-    at = {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
+    coords = {name: one for name, one in adjusted.coords.items() if STACKED_DIM not in one.dims}
+    coords |= {name: one for name, one in fine.coords.items() if one.dims == (STACKED_DIM,)}
     told = [f"grid={arguments['grid'].name}", *(f"{key}={value!r}" for key, value in setup.arguments.items())]
     said, old = f"{method.name}({', '.join(told)})", adjusted.attrs
     history = "\n".join(filter(None, [f"Downscaled with {said}", old.get("history")]))
     adjustment = ", then ".join(filter(None, [old.get("bias_adjustment"), said]))
-    attrs = {**old, "history": history, "bias_adjustment": adjustment}
-    whole["downscaled"].attrs = attrs
-    return whole.assign_coords({**others, **at})
+    whole["downscaled"].attrs = {**old, "history": history, "bias_adjustment": adjustment}
+    whole["place"], whole["coarse_cell_missing"] = (STACKED_DIM, at[places.own]), (STACKED_DIM, places.nearest)
+    return whole.assign_coords(coords)
 
 
 def steps(
@@ -152,7 +138,7 @@ def steps(
     **arguments: Any,
 ) -> list[Step]:
     """Return the steps from a coarse cell's adjusted value to that of a fine cell, by its place, on a day."""
-    method, setup, series = _prepared(adjusted, coarse, fine, ranks, **arguments)
+    method, setup, series, _ = _prepared(adjusted, coarse, fine, ranks, **arguments)
     cells = setup.groups()[int(setup.places.numbers[cell])]
     cells = cells[np.lexsort((fine["lon"].values[cells], fine["lat"].values[cells]))]
     near, setup = _of_block(method, setup, cells)
@@ -183,8 +169,11 @@ def _prepared(
     seed: str,
     table: Mapping[str, Variable] = VARIABLES,
     **arguments: Any,
-) -> tuple[Downscaler, Setup, dict[str, xr.DataArray]]:
-    """Return the downscaler, its setup for all cells, and the series (loc, …, time), coarse cells by their numbers."""
+) -> tuple[Downscaler, Setup, dict[str, xr.DataArray], np.ndarray]:
+    """Return the downscaler, its setup for all cells, and the series (loc, …, time).
+
+    Coarse cells are those that have data, by their numbers; the last value has their places in the given series.
+    """
     method = downscaler_named(downscaler)
     given = dict(checked(method.Arguments, arguments, "downscaling.arguments").arguments())
     for name, one in (("reference", fine), ("coarse reference", coarse)):
@@ -208,10 +197,13 @@ def _prepared(
     series = {"fine": fine.transpose(STACKED_DIM, "time")}
     of_coarse = {"coarse": coarse, "adjusted": adjusted} | ({} if ranks is None else {"ranks": ranks})
     for name, on_grid in of_coarse.items():
-        series[name] = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+        there = on_grid.transpose(STACKED_DIM, ..., "time").isel({STACKED_DIM: indexer(by_number)})
+        # Cells are read by few: blocks of fine cells need some of all members.
+        series[name] = there.chunk({STACKED_DIM: _COARSE_CELLS_AT_ONCE, "time": -1})
     places = places_of(grid, numbers[0][by_number], fine["lat"].values, fine["lon"].values)
     known = variable(str(adjusted.name), table)
     lower, upper = _limits(known, units_of(adjusted), given)
+    wet = given.get("wet_day", known.wet)
     setup = Setup(
         kind=given.get("kind", known.kind),
         reference=TimeAxis.of(fine),
@@ -223,32 +215,28 @@ def _prepared(
         arguments=given,
         lower=lower,
         upper=upper,
-        wet=_in(given.get("wet_day", known.wet), known, units_of(adjusted)),
+        wet=None if wet is None else _in(wet, known, units_of(adjusted)),
     )
-    return method, setup, series
+    return method, setup, series, by_number
 
 
-def _in(given: Any, known: Variable, unit: str) -> float | None:
+def _in(given: float | str, known: Variable, unit: str) -> float:
     """Return a threshold, with a unit of its own or the table's, in a unit."""
-    if given is None:
-        return None
-    return threshold_in(f"{given!r} {known.units}" if isinstance(given, float) else str(given), unit)
+    return threshold_in(given if isinstance(given, str) else f"{float(given)!r} {known.units}", unit)
 
 
 def _limits(known: Variable, unit: str, given: Mapping[str, Any]) -> tuple[Limit | None, Limit | None]:
     """Return the variable's limits: its bounds, and thresholds that are given or follow from the table."""
-    (low, high), found = known.bounds, list[Limit | None]()
-    for bound, inwards, key in ((low, 1, "lower_threshold"), (high, -1, "upper_threshold")):
+    (low, high), width = known.bounds, known.jitter or 0.0
+    width = width if low is None or high is None else _OF_THE_RANGE * (high - low)
+    width = width if known.wet is None else _OF_A_WET_DAY * known.wet
+
+    def limit(bound: float | None, key: str, inwards: float) -> Limit | None:
         if bound is None:
-            found.append(None)
-            continue
-        width = _OF_THE_RANGE * (high - low) if low is not None and high is not None else known.jitter or 0.0
-        width = _OF_A_WET_DAY * known.wet if known.wet is not None else width
-        threshold = _in(given.get(key, bound + inwards * width), known, unit)
-        at = _in(float(bound), known, unit)
-        assert threshold is not None and at is not None
-        found.append(Limit(at, threshold))
-    return found[0], found[1]
+            return None
+        return Limit(_in(bound, known, unit), _in(given.get(key, bound + inwards), known, unit))
+
+    return limit(low, "lower_threshold", width), limit(high, "upper_threshold", -width)
 
 
 def _of_block(method: Downscaler, setup: Setup, cells: np.ndarray) -> tuple[np.ndarray, Setup]:

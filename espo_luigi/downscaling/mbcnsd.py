@@ -7,7 +7,7 @@ coarse cell, month by month. Cells are the variables of an MBCn that keeps their
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -18,14 +18,9 @@ from espo_luigi.methods.base import Step
 from espo_luigi.methods.dqm.windows import spans_of
 from espo_luigi.science.seeds import cell_generator
 
-if TYPE_CHECKING:
-    from espo_luigi.science.calendar import TimeAxis
-
 # Of draws beyond a threshold: most lie next to the bound, so that they hardly change weighted sums.
 _POWER = 10
 _OF_A_DRAW = 1e-9
-# The last day of the year of each month of a year without leap day, after a 0.
-_MONTHS = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 class MBCnSDArguments(Section):
@@ -63,13 +58,13 @@ class MBCnSD(Downscaler):
             axes[number] = first_axes(setup.areas[cells])
             if cells.size not in turns:
                 turns[cells.size] = rotations(setup.seed, cells.size, number_of, cells.size)
-        return Learned(fine, months_of(setup.reference), axes, turns)
+        return Learned(fine, np.asarray(setup.reference.index.month), axes, turns)
 
     def apply(self, adjusted: np.ndarray, learned: Learned, setup: Setup) -> np.ndarray:
         """Map the interpolated simulation to the reference, in each coarse cell, month and window of years."""
         places = setup.places
         out = np.full((places.own.size, adjusted.shape[1]), np.nan)
-        months, years = months_of(setup.time), setup.time.year
+        months, years = np.asarray(setup.time.index.month), setup.time.year
         for number, cells in setup.groups().items():
             place = places.own[cells[0]]
             interpolated = setup.interpolated(adjusted, cells)
@@ -96,13 +91,6 @@ class MBCnSD(Downscaler):
         interpolated = float(setup.interpolated(adjusted[:, [day]], [cell])[0, 0])
         made = float(self.apply(adjusted, learned, setup)[cell, day])
         return [Step("interpolated", interpolated, "", "between coarse cells"), Step("downscaled", made, "")]
-
-
-def months_of(axis: TimeAxis) -> np.ndarray:
-    """Return the month of each day."""
-    if axis.calendar == "noleap":  # dates of 151 years take a tenth of a second
-        return np.searchsorted(_MONTHS, axis.dayofyear)
-    return (axis.dayofyear + 29) // 30 if axis.calendar == "360_day" else np.asarray(axis.index.month)
 
 
 def _windows(years: np.ndarray, setup: Setup) -> Iterator[tuple[slice, slice]]:

@@ -7,6 +7,8 @@ they are the same for each domain, piece and block.
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +26,7 @@ Integers = NDArray[np.int64]
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
 
 # Degrees by which coordinates may be off: files may have float32.
-_ROUND_OFF = 1e-5
+ROUND_OFF = 1e-5
 _CELLS_IN_A_BLOCK = 1000
 
 
@@ -32,11 +34,8 @@ _CELLS_IN_A_BLOCK = 1000
 class CoarseGrid:
     """Cells between parallels and meridians.
 
-    Attributes
-    ----------
-    cells
-        Degrees of which 180 is a whole multiple: the width of cells all over the globe. Or the latitudes and the
-        longitudes of the cells' edges, ascending, as `edges_in` returns them.
+    `cells` are degrees of which 180 is a whole multiple, the width of cells all over the globe, or the latitudes and
+    the longitudes of the cells' edges, ascending, as `edges_in` returns them.
     """
 
     cells: float | Edges
@@ -60,6 +59,11 @@ class CoarseGrid:
         """The width in degrees, or how many cells a file has."""
         return "{} x {} cells".format(*self.shape) if isinstance(self.cells, tuple) else str(self.cells)
 
+    @functools.cached_property
+    def key(self) -> str:
+        """A short name for files, which differs where the cells differ."""
+        return "{}x{}-{}".format(*self.shape, hashlib.sha256(repr(self.cells).encode()).hexdigest()[:8])
+
     @property
     def area(self) -> float:
         """The mean area of cells, degrees squared."""
@@ -68,25 +72,21 @@ class CoarseGrid:
     @property
     def goes_round(self) -> bool:
         """Whether the last column is next to the first one."""
-        return bool(np.ptp(self.edges[1]) > 360 - _ROUND_OFF)
+        return bool(np.ptp(self.edges[1]) > 360 - ROUND_OFF)
 
     def numbers(self, lat: Floats, lon: Floats) -> Integers:
         """Return the cells in which points (degrees) lie, -1 outside; on an edge, those to the north and the east."""
         (rows, columns), (of_rows, of_columns) = self.shape, self.edges
-        lat, lon = np.asarray(lat, float) + _ROUND_OFF, self._eastwards(np.asarray(lon, float) + _ROUND_OFF)
+        lat, lon = np.asarray(lat, float) + ROUND_OFF, self._eastwards(np.asarray(lon, float) + ROUND_OFF)
         row = np.clip(np.searchsorted(of_rows, lat, "right") - 1, 0, rows - 1)
         column = np.clip(np.searchsorted(of_columns, lon, "right") - 1, 0, columns - 1)
-        inside = (lat >= of_rows[0]) & (lat <= of_rows[-1] + 2 * _ROUND_OFF) & (lon <= of_columns[-1] + 2 * _ROUND_OFF)
+        inside = (lat >= of_rows[0]) & (lat <= of_rows[-1] + 2 * ROUND_OFF) & (lon <= of_columns[-1] + 2 * ROUND_OFF)
         return np.where(inside, row * columns + column, -1).astype(np.int64)
 
     def _eastwards(self, lon: Floats) -> Floats:
         """Return longitudes that are less than 360 degrees east of the first edge."""
         west = self.edges[1][0]
         return np.asarray(west + (lon - west) % 360)
-
-    def edge_near(self, lat: float) -> float:
-        """Return the latitude, just below the nearest edge of rows, that parts the cells of rows on both sides."""
-        return float(self.edges[0][np.abs(self.edges[0] - lat).argmin()]) - _ROUND_OFF
 
     def centres(self, numbers: Integers) -> tuple[Floats, Floats]:
         """Return latitude and longitude of cells, the latter from the first edge east on."""
@@ -121,7 +121,7 @@ def _middles(edges: Floats) -> Floats:
 
 
 def edges_in(ds: xr.Dataset) -> Edges:
-    """Return the edges of a dataset's cells: those of CF bounds, or else half-way between 1-D lat and lon.
+    """Return the edges, to 1e-5 degrees, of a dataset's cells: CF bounds, or else half-way between 1-D lat and lon.
 
     Raises `DataError` if it has no such grid of two rows and two columns at least.
     """
@@ -133,30 +133,19 @@ def edges_in(ds: xr.Dataset) -> Edges:
     cells = cells_of(horizontal_of(ds, "source").grid)
     assert isinstance(cells, Boxes)
     both = (cells.lat, cells.lon[np.ptp(cells.lon, axis=1) > 0])
-    lat, lon = (np.append(*(np.sort(one[:, 0]), one.max())).tolist() for one in both)
+    lat, lon = (np.append(np.sort(one[:, 0]), one.max()).round(5).tolist() for one in both)
     return tuple(lat), tuple(lon)
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where fine cells lie among coarse cells that have data.
+    """Where fine cells lie among coarse cells that have data."""
 
-    Attributes
-    ----------
-    numbers
-        The coarse cell, with or without data, that each fine cell lies in.
-    own
-        The place, among those with data, of this coarse cell, or else of the nearest.
-    nearest
-        Fine cells whose own coarse cell is only the nearest.
-    corners, weights
-        The places of four coarse cells (fine, 4), and their bilinear weights: those around the fine cell or, if one of
-        them has no data, its own.
-    """
-
-    numbers: Integers
-    own: Integers
-    nearest: NDArray[np.bool_]
+    numbers: Integers  # the coarse cell, with or without data, that each fine cell lies in
+    own: Integers  # the place, among those with data, of this coarse cell, or else of the nearest
+    nearest: NDArray[np.bool_]  # whether it is only the nearest
+    # The places of four coarse cells (fine, 4), and their bilinear weights: those around the fine cell or, if one of
+    # them has no data, its own.
     corners: Integers
     weights: Floats
 
@@ -172,7 +161,7 @@ def places_of(grid: CoarseGrid, numbers: Integers, lat: Floats, lon: Floats) -> 
         own[~known] = tree.query(unit_vectors(lat[~known], lon[~known]))[1]
     around, weights = grid.around(lat, lon)
     corners, there = _found(numbers, around)
-    lone = (~there & (weights > _ROUND_OFF)).any(axis=-1) | ~known
+    lone = (~there & (weights > ROUND_OFF)).any(axis=-1) | ~known
     corners = np.where(lone[:, None] | (weights <= 0) | ~there, own[:, None], corners)
     weights = np.where(lone[:, None], np.array([1.0, 0, 0, 0]), weights)
     return Places(inside, own, ~known, corners, weights)
@@ -212,12 +201,6 @@ def coarse_numbers(grid: CoarseGrid, cells: xr.Dataset, least_share: float = 0.0
     return np.asarray(numbers[area >= least_share * area.max()])
 
 
-def by_coarse_cells(cells: xr.Dataset, grid: CoarseGrid) -> xr.Dataset:
-    """Return stacked cells in another order: those that lie in the same coarse cell one after the other. Lazy."""
-    numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
-    return cells.isel({STACKED_DIM: indexer(np.argsort(numbers, kind="stable"))})
-
-
 def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[xr.Dataset, xr.Dataset]:
     """Return coarse cells along `loc`, in the order of `numbers`, and the complete grid that has them, with `land`.
 
@@ -226,15 +209,12 @@ def coarse_cells(grid: CoarseGrid, numbers: Integers, *, west: float) -> tuple[x
     """
     (of_rows, of_columns), columns = grid.edges, grid.shape[1]
     row, column = np.divmod(numbers, columns)
+    first = columns * round((west - of_columns[0]) / 360)
     if grid.goes_round:
-        rounds, beyond = np.divmod(west - of_columns[0] + _ROUND_OFF, 360)
+        rounds, beyond = np.divmod(west - of_columns[0] + ROUND_OFF, 360)
         first = int(rounds) * columns + int(np.searchsorted(of_columns - of_columns[0], beyond, "right")) - 1
-        column = (column - first) % columns + first
-        all_columns = np.arange(column.min(), column.max() + 2)
-    else:
-        first = columns * round((west - of_columns[0]) / 360)
-        all_columns = first + _and_one_more(column, columns)
-        column = column + first
+    column = (column - first) % columns + first
+    all_columns = _and_one_more(column, first + columns * (1 + grid.goes_round))
     rows = _and_one_more(row, grid.shape[0])
     turns, east = np.divmod(all_columns, columns)
     south_north = np.stack([of_rows[rows], of_rows[rows + 1]], axis=-1)
@@ -279,27 +259,42 @@ def coarse_means(fine: xr.Dataset, grid: CoarseGrid, numbers: Integers) -> xr.Da
         block = bare.isel({STACKED_DIM: indexer(order[part])})
         block = rechunk(block, {STACKED_DIM: -1, "time": -1}) if is_lazy(block) else block
         starts = np.flatnonzero(np.diff(own[order[part]], prepend=-1))
-        means = {name: _means(data, areas[part], starts) for name, data in block.data_vars.items()}
-        parts.append(block.drop_vars(list(means)).assign(means))
+        means = xr.apply_ufunc(
+            _means,
+            block,
+            kwargs={"areas": areas[part], "starts": starts},
+            input_core_dims=[[STACKED_DIM]],
+            output_core_dims=[["coarse"]],
+            dask="parallelized",
+            dask_gufunc_kwargs={"output_sizes": {"coarse": starts.size}},
+            output_dtypes=[next(iter(block.data_vars.values())).dtype],
+            keep_attrs=True,
+        )
+        parts.append(means.rename(coarse=STACKED_DIM))
     made: xr.Dataset = join(parts, STACKED_DIM)
     return made
 
 
-def _means(data: xr.DataArray, areas: Floats, starts: Integers) -> xr.DataArray:
-    def mean(block: np.ndarray) -> np.ndarray:
-        weighed = np.add.reduceat(block.astype(np.float64) * areas, starts, axis=-1)
-        return (weighed / np.add.reduceat(areas, starts)).astype(block.dtype)
+def _means(values: np.ndarray, areas: Floats, starts: Integers) -> np.ndarray:
+    weighed = np.add.reduceat(values.astype(np.float64) * areas, starts, axis=-1)
+    return np.asarray((weighed / np.add.reduceat(areas, starts)).astype(values.dtype))
 
-    return xr.apply_ufunc(
-        mean,
-        data,
-        input_core_dims=[[STACKED_DIM]],
-        output_core_dims=[["coarse"]],
-        dask="parallelized",
-        dask_gufunc_kwargs={"output_sizes": {"coarse": starts.size}},
-        output_dtypes=[data.dtype],
-        keep_attrs=True,
-    ).rename(coarse=STACKED_DIM)
+
+def with_neighbours(
+    parts: Sequence[xr.Dataset], place: int, grid: CoarseGrid, cells: slice | Integers = slice(None)
+) -> tuple[xr.Dataset, Integers]:
+    """Return all cells of stacked parts that share a coarse cell with cells of the one at `place`, and where these are.
+
+    Lazy. `cells` are places in that part, whose attributes coordinates have.
+    """
+    own, first = parts[place], sum(part.sizes[STACKED_DIM] for part in parts[:place])
+    whole, wanted = join(parts, STACKED_DIM), np.arange(first, first + own.sizes[STACKED_DIM])[cells]
+    numbers = grid.numbers(whole["lat"].values, whole["lon"].values)
+    together = np.flatnonzero(np.isin(numbers, numbers[wanted]))
+    made = whole.isel({STACKED_DIM: indexer(together)})
+    for name, coord in own.coords.items():
+        made[name].attrs = coord.attrs
+    return made, np.searchsorted(together, wanted)
 
 
 def whole_cells(inside: Integers, most: int) -> list[slice]:

@@ -63,6 +63,11 @@ def every_member(task: EspoTask) -> list[str]:
     return partition.members(task.context, task.pool)
 
 
+def every_calendar(task: EspoTask) -> list[str]:
+    """Return the calendars of the reference."""
+    return list(REFERENCE_CALENDARS)
+
+
 class VariableTask(EspoTask):
     """A rule of a variable, or of a group of variables that are adjusted together, which `var` then names."""
 
@@ -93,6 +98,11 @@ class VariableTask(EspoTask):
         """Return, too, the version of the package whose method adjusts."""
         return super().versions() | version_of_method(self.how.name)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The variable, or those of the group."""
+        return self.how.variables or (self.var,)
+
     def series(self, ds: xr.Dataset) -> xr.DataArray | xr.Dataset:
         """Return what the method takes: the variable, or the variables that it adjusts together."""
         return ds[list(self.how.variables)] if self.how.variables else ds[self.var]
@@ -102,7 +112,7 @@ class VariableTask(EspoTask):
         group = self.how.training_args.arguments().get("group")
         if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
             return members[0]
-        names = quality.beside(members[0], self.how.variables or (self.var,))
+        names = quality.beside(members[0], self.names)
         return pooling.pool_of_members([one[names] for one in members], every_member(self))
 
     def reference_of(self, references: list[xr.Dataset], simulation: xr.Dataset) -> xr.Dataset:
@@ -127,7 +137,7 @@ class Train(VariableTask):
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     pool, piece, var = PoolParameter(), AdjustedPieceParameter(), VariableParameter()
-    in_reference = reference_of_piece("out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    in_reference = reference_of_piece("out_reference", calendar=every_calendar)
     in_regridded = upstream(Regrid, "out_regridded", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
@@ -197,7 +207,7 @@ class Adjust(VariableTask):
         """Adjust; `before` is that of `Train`. Without flags, the simulation needs none."""
         simulation, config = self.pooled(regridded), self.context.config
         arguments = self._arguments_to_adjust(regridded, reference, before)
-        arguments["keeps_ranks"] = self.piece == partition.COARSE
+        arguments["keeps_ranks"] = partition.is_coarse(self.context, self.piece)
         made = blocks.adjust_and_count(self.series(simulation), *training, **arguments)
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
@@ -210,7 +220,7 @@ class Adjust(VariableTask):
                 "signal": config.flagging.signal,
                 "align_on": self.how.adjusting_args.align_on or "year",
             }
-            for name in self.how.variables or (self.var,):
+            for name in self.names:
                 known = variable(name, config.table)
                 wet = wet_day(name, units_of(made[name]), config.table)
                 made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=known.kind, wet=wet, **how))

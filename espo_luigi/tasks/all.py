@@ -15,7 +15,6 @@ from luigi.task import Task
 from espo_luigi.driver.graph import Graph
 from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
-from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.export import warn_of_refusal
@@ -80,9 +79,7 @@ class Selection:
             # By task, the simulations (or the pieces) of all tasks below it.
             reach: dict[str, set[str]] = {}
             for task_id, task in graph.tasks.items():
-                # What is made on the coarse grid is of the whole domain, and of no piece.
-                is_whole = names_of is pieces_of and partition.is_coarse(task)
-                needs = () if is_whole else graph.needs[task_id]
+                needs = () if names_of is pieces_of and getattr(task, "spans_pieces", False) else graph.needs[task_id]
                 reach[task_id] = names_of(task).union(*(reach[need] for need in needs))
             within = [task for task in wanted if reach[task.task_id] <= reachable]
             wanted = [task for task in within if not (names := names_of(task)) or names & words]

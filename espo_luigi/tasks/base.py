@@ -112,7 +112,9 @@ SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simul
 PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 AdjustedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.adjusted_pieces(run), "region")
-RegriddedPieceParameter = functools.partial(WildcardParameter, lambda run: partition.regridded_pieces(run), "region")
+RegriddedPieceParameter = functools.partial(
+    WildcardParameter, lambda run: dict.fromkeys(partition.pieces(run) + partition.adjusted_pieces(run)), "region"
+)
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
 DerivedParameter = functools.partial(WildcardParameter, lambda run: run.config.derived)
@@ -149,6 +151,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Whether the task is about the whole run: a part of a run includes it only if its rule is named, and it is complete
     # only if it shows the present inputs.
     is_about_all: ClassVar[bool] = False
+    # Whether it reads the reference of other pieces, too, which a part of a run then makes.
+    spans_pieces: ClassVar[bool] = False
     # The dataset of the catalogue that `work` reads, if any.
     reads_raw: ClassVar[Literal["", "reference", "simulation"]] = ""
     # Fingerprint of the inputs when the job began.

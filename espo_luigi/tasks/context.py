@@ -18,7 +18,9 @@ import xarray as xr
 from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, derived_otherwise, open_fixed, open_match, warn_of_dropped
+from espo_luigi.catalog.open import asset_with, open_grid
 from espo_luigi.config import Extraction, OffDiag, Region, RunConfig, load
+from espo_luigi.config.downscaling import MODEL
 from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
@@ -112,6 +114,8 @@ class RunContext:
         # Indicators of one of xclim's modules that are not possible, each with the reason.
         self.indicators_left_out: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
+        self._grid_of = functools.cache(self._read_grid)
+        self.coarse_numbers = functools.cache(self._coarse_numbers)
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
@@ -235,16 +239,47 @@ class RunContext:
         return subset_box(self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments())
 
     @functools.cached_property
-    def coarse_numbers(self) -> np.ndarray:
-        """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map.
+    def coarse_grids(self) -> Mapping[str, coarse.CoarseGrid]:
+        """The grids, by their names as pieces, on which simulations are adjusted that are downscaled afterwards."""
+        given = self.needed("downscaling", "the coarse grid").grid
+        if given != MODEL:
+            return {partition.COARSE: coarse.CoarseGrid(given)}
+        return {partition.adjusted_piece(self, pool): self.coarse_grid(pool) for pool in self.pools}
 
-        Raises
-        ------
-        ConfigurationError
-            If the coarse grid is no coarser than the reference, or has too many cells for a downscaler.
+    def coarse_grid(self, pool: str) -> coarse.CoarseGrid:
+        """Return the grid on which a pool is adjusted; with `model`, the first call opens a raw file of each member.
+
+        Raises `ConfigurationError` if members then differ, or have no grid of latitudes and longitudes.
+        """
+        if self.needed("downscaling", "the coarse grid").grid != MODEL:
+            return self.coarse_grids[partition.COARSE]
+        grids = {sim_id: self._grid_of(sim_id) for sim_id in self.members(pool)}
+        (first, its), *others = grids.items()
+        if other := next((sim_id for sim_id, grid in others if grid != its), ""):
+            raise ConfigurationError(
+                f"`downscaling.grid`: {MODEL} needs one grid in the pool {pool}, which has {first} ({its.name}) and "
+                f"{other} ({grids[other].name}), whose edges differ. Exclude one of the two, or give degrees."
+            )
+        return its
+
+    def _read_grid(self, sim_id: str) -> coarse.CoarseGrid:
+        asset = asset_with(self.simulation(sim_id), self.config.variables)
+        try:
+            found = open_grid(asset, dict(self.config.extraction.simulation.extract_dataset.xr_open_kwargs))
+            return coarse.CoarseGrid(coarse.edges_in(found.set_coords(found.data_vars)))
+        except (DataError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"`downscaling.grid`: {MODEL} needs the grid of {sim_id} ({asset.path}): {error} Exclude the "
+                "simulation, or give degrees."
+            ) from error
+
+    def _coarse_numbers(self, grid: coarse.CoarseGrid) -> np.ndarray:
+        """The coarse cell that each land cell of the whole domain lies in, in the order of rows; reads that map once.
+
+        Raises `ConfigurationError` if the grid is no coarser than the reference, its cells are too large for the land
+        that is there, or have more cells of the reference than a downscaler takes.
         """
         section, cells = self.needed("downscaling", "the coarse grid"), stack.stack_drop_nans(self._land[["land"]])
-        grid = coarse.CoarseGrid(section.grid)
         numbers = grid.numbers(cells["lat"].values, cells["lon"].values)
         try:
             coarse.coarse_numbers(grid, cells, section.least_share)
@@ -252,6 +287,12 @@ class RunContext:
                 downscaler_named(how.method).check_sizes(numbers)
         except DataError as error:
             raise ConfigurationError(f"`downscaling.grid`: {error}") from error
+        share = np.unique(numbers, return_counts=True)[1].max() / (self.cells_by_area * grid.area)
+        if share < section.least_share:
+            raise ConfigurationError(
+                f"`downscaling.least_share`: expected land on {section.least_share:.3g} of a coarse cell at least, and "
+                f"the one with most has it on {share:.2g}. Give smaller cells (`downscaling.grid`), or a smaller share."
+            )
         return numbers
 
     @functools.cached_property

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
-from espo_luigi.config.downscaling import DownscalingSection
+from espo_luigi.config.downscaling import Downscaling
 from espo_luigi.downscaling import blocks
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.base import Step
 from espo_luigi.science.attributes import QUANTILE
-from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.coarse import CoarseGrid
+from espo_luigi.science.chunks import indexer, rechunk
+from espo_luigi.science.coarse import with_neighbours
+from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, VariableTask, layout_of_pools
+from espo_luigi.tasks.adjustment import Adjust, VariableTask, every_calendar, layout_of_pools
 from espo_luigi.tasks.base import version_of_plugin
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import CoarseReference, ReferenceCalendar
 
 
+def _coarse_piece(task: Any) -> str:
+    return partition.adjusted_piece(task.context, task.pool)
+
+
 class Downscale(VariableTask):
     """Rule `downscale`, new against ESPO-G: an adjusted variable or group, on the reference's cells of a piece."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
-    in_adjusted = upstream(Adjust, "out_adjusted", piece=partition.COARSE)
-    in_coarse = upstream(CoarseReference, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
+    spans_pieces = True
+    in_adjusted = upstream(Adjust, "out_adjusted", piece=_coarse_piece)
+    in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=every_calendar)
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=every_calendar, piece=lambda task: task.near)
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
-    uncut = ("in_adjusted", "in_coarse", "in_reference")
     reads = (
         "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",
@@ -39,43 +45,65 @@ class Downscale(VariableTask):
     )
 
     @property
-    def section(self) -> DownscalingSection:
-        """The section `downscaling`; raises `ParameterError` without one."""
-        found: DownscalingSection = self.context.needed("downscaling", "Downscale")
-        return found
+    def near(self) -> list[str]:
+        """The pieces that have all fine cells of the coarse cells that the task's piece has cells of."""
+        return list(self.context.production.pieces.near(self.context, self.piece, self.context.coarse_grid(self.pool)))
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys that say what the piece is, by which others are near."""
+        keys = self.context.production.pieces.keys()
+        return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
     @property
     def downscaler(self) -> str:
         """The downscaler of the variable, or of a group's first, by which the rule's cost differs."""
-        return self.section.of((self.how.variables or (self.var,))[0]).method
+        return self.section(self.names[0]).method
 
     def versions(self) -> dict[str, str]:
         """Return, too, the version of the package whose downscaler it is."""
         found = super().versions()
-        for name in self.how.variables or (self.var,):
-            found |= version_of_plugin("espo_luigi.downscalers", self.section.of(name).method)
+        for name in self.names:
+            found |= version_of_plugin("espo_luigi.downscalers", self.section(name).method)
+        return found
+
+    def section(self, name: str) -> Downscaling:
+        """Return how a variable is downscaled; raises `ParameterError` without the section `downscaling`."""
+        found: Downscaling = self.context.needed("downscaling", "Downscale").of(name)
         return found
 
     def arguments_of(self, name: str) -> dict[str, Any]:
         """Return how a variable is downscaled, for `blocks.downscale` and `blocks.steps`."""
-        how = self.section.of(name)
+        how = self.section(name)
         return {
             "downscaler": how.method,
-            "grid": CoarseGrid(self.section.grid),
+            "grid": self.context.coarse_grid(self.pool),
             "seed": f"{self.pool}+{name}+downscale",
             "table": self.context.config.table,
             **how.given.arguments(),
         }
 
-    def compute(self, adjusted: xr.Dataset, coarse: list[xr.Dataset], reference: list[xr.Dataset]) -> xr.Dataset:
-        """Downscale each variable, with its flags."""
-        made = blocks.downscale_variables(
-            adjusted,
-            self.reference_of(coarse, adjusted),
-            self.reference_of(reference, adjusted),
-            {name: self.arguments_of(name) for name in self.how.variables or (self.var,)},
+    def compute(
+        self,
+        adjusted: xr.Dataset,
+        coarse: list[xr.Dataset],
+        reference: list[xr.Dataset],
+        cells: slice | np.ndarray = slice(None),
+    ) -> xr.Dataset:
+        """Downscale each variable of cells of the piece, by default of all, with its flags."""
+        fine, own = self._fine(reference, adjusted, cells)
+        ways = {name: self.arguments_of(name) for name in self.names}
+        made = blocks.downscale_variables(adjusted, self.reference_of(coarse, adjusted), fine, ways)
+        return rechunk(
+            made.isel({STACKED_DIM: indexer(own)}), {**self.context.config.custom.working_chunks, "time": -1}
         )
-        return rechunk(made, {**self.context.config.custom.working_chunks, "time": -1})
+
+    def _fine(
+        self, reference: list[xr.Dataset], simulation: xr.Dataset, cells: slice | np.ndarray
+    ) -> tuple[xr.Dataset, np.ndarray]:
+        """Return all fine cells of the coarse cells that cells of the piece lie in, and the places of the latter."""
+        near = self.near
+        parts = [self.reference_of(reference[number :: len(near)], simulation) for number in range(len(near))]
+        return with_neighbours(parts, near.index(self.piece), self.context.coarse_grid(self.pool), cells)
 
     def steps(
         self,
@@ -83,11 +111,12 @@ class Downscale(VariableTask):
         coarse: list[xr.Dataset],
         reference: list[xr.Dataset],
         name: str,
+        cell: int,
         **of: Any,
     ) -> list[Step]:
         """Return the steps from the coarse value of a variable to the fine cell's; `of` is that of `blocks.steps`."""
-        means, fine = self.reference_of(coarse, adjusted), self.reference_of(reference, adjusted)
-        of |= {"ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
+        means, (fine, own) = self.reference_of(coarse, adjusted), self._fine(reference, adjusted, np.array([cell]))
+        of |= {"cell": int(own[0]), "ranks": adjusted.get(f"{name}_{QUANTILE}")} | self.arguments_of(name)
         return blocks.steps(adjusted[name], means[name], fine[name], **of)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Espo2024(Production):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.pieces = Boxes(config.custom.regions, self.coarse_grid)
+        self.pieces = Boxes(config.custom.regions)
         self.summarised = {
             "prop": (OffDiagRefProp, "out_prop"),
             "reference": (RefDefault, "out_reference"),

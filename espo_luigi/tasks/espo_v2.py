@@ -60,7 +60,7 @@ class EspoV2(Production):
                 "`subregions: {n: …}`, the number of land cells of a slice."
             )
         whole = partition.domain_without_buffer(config)
-        self.pieces = Slices({whole.name: whole}, self.coarse_grid, config.subregions.n)
+        self.pieces = Slices({whole.name: whole}, config.subregions.n)
         self.most_members = config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS
 
     def pool_of(self, run: RunContext, sim_id: str) -> str:

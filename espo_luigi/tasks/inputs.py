@@ -12,10 +12,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Asset, Match
+from espo_luigi.catalog import Match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
-from espo_luigi.catalog.open import open_grid
+from espo_luigi.catalog.open import asset_with, open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError, StoreError
@@ -255,11 +255,6 @@ class InputCheck(InputTask):
         return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
 
 
-def asset_with(match: Match, variables: Iterable[str]) -> Asset:
-    """Return the first file of a dataset that has any of the variables; the first file if none has."""
-    return next((asset for asset in match.assets if {*variables} & {*asset.variables}), match.assets[0])
-
-
 class RefInputCheck(InputTask):
     """Rule `ref_input_check`, new against ESPO-G: the problems of the reference's raw files."""
 
@@ -267,7 +262,6 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        "downscaling.grid",  # by which boxes end
         "extraction.reference.accumulation",
         "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.mask",

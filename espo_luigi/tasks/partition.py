@@ -13,6 +13,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
+from espo_luigi.config.downscaling import MODEL
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
 from espo_luigi.science.diagnose.diagnosis import CELLS_OF_A_DOMAIN
 from espo_luigi.science.geometry.cells import horizontal_dims
@@ -23,6 +24,7 @@ from espo_luigi.science.grid import count_cells, holds_land
 PIECE_KEY = "custom.regions.{piece}"
 NAMES_KEY = "custom.regions.*"
 # The name of the whole domain on the coarse grid, on which simulations are adjusted that are downscaled afterwards.
+# Names of models' grids begin with it.
 COARSE = "coarse"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "
@@ -68,18 +70,23 @@ def pieces(run: Any) -> list[str]:
 
 
 def adjusted_pieces(run: Any) -> list[str]:
-    """Return the names of the pieces on which simulations are adjusted: all, or the coarse level alone."""
-    return pieces(run) if run.config.downscaling is None else [COARSE]
+    """Return the names of the pieces on which simulations are adjusted: all, or those of the coarse grids alone."""
+    return pieces(run) if run.config.downscaling is None else list(run.coarse_grids)
 
 
-def regridded_pieces(run: Any) -> list[str]:
-    """Return the names of the pieces to which simulations are regridded: all, and those that are adjusted."""
-    return list(dict.fromkeys([*pieces(run), *adjusted_pieces(run)]))
+def adjusted_piece(run: Any, pool: str) -> str:
+    """Return the name of the coarse grid on which a pool is adjusted, as a piece."""
+    return COARSE if run.config.downscaling.grid != MODEL else f"{COARSE}-{run.coarse_grid(pool).key}"
+
+
+def is_coarse(run: Any, piece: str) -> bool:
+    """Return True for a piece that is a coarse grid."""
+    return run.config.downscaling is not None and piece.startswith(COARSE)
 
 
 def draws(run: Any, pool: str, piece: str, var: str) -> tuple[str, int]:
     """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
-    if piece == COARSE:
+    if is_coarse(run, piece):
         return f"{pool}+{piece}+{var}", 0
     seed, first_cell = run.production.pieces.draws(pool, piece, var)
     return str(seed), int(first_cell)
@@ -121,12 +128,7 @@ def pools_of(task: Any) -> set[str]:
 
 def pieces_of(task: Any) -> set[str]:
     """Return the piece that a task works on; none for tasks of the whole domain."""
-    return {task.piece} - {COARSE} if hasattr(task, "piece") else set()
-
-
-def is_coarse(task: Any) -> bool:
-    """Return True for a task that works on the coarse grid."""
-    return bool(getattr(task, "piece", "") == COARSE or task.task_family == "CoarseReference")
+    return {task.piece} if hasattr(task, "piece") and not is_coarse(task.context, task.piece) else set()
 
 
 def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
@@ -138,11 +140,12 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
             area = min(area, CELLS_OF_A_DOMAIN / run.cells_by_area)
     else:
         names = [wildcards["piece"]] if "piece" in wildcards else pieces(run)
-        is_coarse = names == [COARSE]
-        cells = {} if is_coarse else {name: run.production.pieces.cells(run, name) for name in names}
-        area = sum(_area(box_of(run, name)) if n is None else n / run.cells_by_area for name, n in cells.items())
-        if is_coarse and config.downscaling is not None:
-            area = _area(domain_without_buffer(config)) / run.production.coarse_grid.area / run.cells_by_area
+        if is_coarse(run, names[0]):
+            pool = wildcards.get("pool") or pool_of(run, wildcards["sim_id"])
+            area = _area(domain_without_buffer(config)) / run.coarse_grid(pool).area / run.cells_by_area
+        else:
+            cells = {name: run.production.pieces.cells(run, name) for name in names}
+            area = sum(_area(box_of(run, name)) if n is None else n / run.cells_by_area for name, n in cells.items())
     is_simulated = wildcards.keys() & {"sim_id", "pool"}
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
     periods = config.custom.stretches if is_simulated else [config.custom.ref_period]

@@ -8,6 +8,7 @@ import, avoids all of it. The package's own `__init__` imports that module.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import string
 import sys
@@ -207,18 +208,19 @@ class InputPort:
         values = {name: value(task) if callable(value) else value for name, value in fixed.items()}
         own = task.param_kwargs
         shared = {name: own.get(name) or getattr(task, name) for name in taken if name in own or hasattr(task, name)}
-        many = next((name for name, value in values.items() if isinstance(value, list)), None)
-        every = [{}] if many is None else [{many: one} for one in values[many]]
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
+        every = [dict(zip(lists, ones, strict=True)) for ones in itertools.product(*lists.values())]
         output = self.output(task) if callable(self.output) else self.output
         found = [getattr(made(rule, shared | values | one), output) for one in every]
-        return found[0] if many is None else found
+        return found if lists else found[0]
 
 
 def upstream(rule: Any, output: Named, *, which: Callable[[Any], Any] | None = None, **fixed: Wildcard) -> Any:
     """Declare an input: the port `output` of a rule, with this task's wildcards.
 
     Of several rules, `which` returns the rule of a task. A keyword fixes a wildcard, if the rule has it; a list makes a
-    list of inputs. A function of the task may stand for a wildcard, or the port's name.
+    list of inputs, several lists one of their combinations. A function of the task may stand for a wildcard, or the
+    port's name.
     """
     return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
 

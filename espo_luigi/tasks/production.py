@@ -15,11 +15,9 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import registered
 from espo_luigi.science import stack
-from espo_luigi.science.chunks import indexer
-from espo_luigi.science.coarse import CoarseGrid, by_coarse_cells
+from espo_luigi.science.coarse import ROUND_OFF, CoarseGrid
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
 from espo_luigi.tasks.ports import upstream
@@ -32,7 +30,6 @@ class Boxes:
     """The parts of the land that are worked on side by side: the boxes of `custom.regions`, each with its own grid."""
 
     regions: Mapping[str, Region]
-    grid: CoarseGrid | None = None
 
     def names(self, run: Any) -> list[str]:
         """Return the names of all pieces, from south to north."""
@@ -40,41 +37,28 @@ class Boxes:
 
     def box(self, name: str) -> Region:
         """Return the box that contains a piece."""
-        return self.regions[name] if self.grid is None else self._of_whole_cells(self.grid)[name]
-
-    def _of_whole_cells(self, grid: CoarseGrid) -> dict[str, Region]:
-        """Return the boxes, with bounds between two of them moved to the nearest edge of the coarse grid."""
-        bounds = {name: box.lat_bnds for name, box in self.regions.items()}
-        every = sorted(bound for both in bounds.values() for bound in both)
-        moved = {bound: grid.edge_near(bound) for bound in every if every[0] < bound < every[-1]}
-        made = {name: tuple(moved.get(bound, bound) for bound in both) for name, both in bounds.items()}
-        if narrow := [name for name, (south, north) in made.items() if not south < north]:
-            raise ConfigurationError(
-                f"`custom.regions.{narrow[0]}` is narrower than the cells of `downscaling.grid` ({grid.name}), "
-                "none of which may lie in two regions. Give wider regions, or a finer grid."
-            )
-        return {name: box.model_copy(update={"lat_bnds": made[name]}) for name, box in self.regions.items()}
+        return self.regions[name]
 
     def cells(self, run: Any, name: str) -> float | None:
         """Return how many cells a piece has, or None where only its box is known."""
         return None
 
+    def near(self, run: Any, name: str, grid: CoarseGrid) -> list[str]:
+        """Return the pieces that may have fine cells of the coarse cells that a piece has cells of, itself included."""
+        (south, north), rows = self.box(name).lat_bnds, grid.edges[0]
+        # A cell on an edge belongs to the coarse cell to the north.
+        south, north = rows[rows <= south].max(initial=-90), rows[rows > north + ROUND_OFF].min(initial=90)
+        boxes = ((other, self.box(other).lat_bnds) for other in self.names(run))
+        return [other for other, (low, high) in boxes if low <= north and high >= south]
+
     def keys(self) -> tuple[str, ...]:
         """Return the configuration's keys on which a piece `{piece}` depends; that of its box is the first."""
-        return (PIECE_KEY, *self._key_of_grid)
-
-    @property
-    def _key_of_grid(self) -> tuple[str, ...]:
-        return () if self.grid is None else ("downscaling.grid",)
-
-    def _in_order(self, cells: xr.Dataset) -> xr.Dataset:
-        """Return stacked cells; with a coarse grid, those of each of its cells one after the other."""
-        return cells if self.grid is None else by_coarse_cells(cells, self.grid)
+        return (PIECE_KEY,)
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return a piece of `reference`, which covers its box: the stacked land cells, and their grid with `land`."""
         grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
-        return self._in_order(stack.stack_drop_nans(reference)), grid
+        return stack.stack_drop_nans(reference), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
@@ -85,20 +69,14 @@ class Boxes:
 class Slices(Boxes):
     """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …
 
-    With a coarse grid, cells are in the order of its cells, each of which belongs to the slice of its first cell.
     `regions` has the whole domain, without a buffer, as its only box.
     """
 
-    size: int = 1
+    size: int
 
     def names(self, run: Any) -> list[str]:
         """Return as many names as it takes for the land cells of the reference."""
-        count = -(-run.land_cells // self.size) if self.grid is None else int(self._slices(run).max()) + 1
-        return [f"sr-{number}" for number in range(count)]
-
-    def _slices(self, run: Any) -> np.ndarray:
-        """Return the number of the slice of each land cell, in the order of rows."""
-        return np.arange(run.land_cells) // self.size if self.grid is None else _slices_of(run, self.size)
+        return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
 
     def box(self, name: str) -> Region:
         """Return the whole domain."""
@@ -107,13 +85,17 @@ class Slices(Boxes):
 
     def cells(self, run: Any, name: str) -> float | None:
         """Return the size of the slice; the last may be shorter."""
-        if self.grid is not None:
-            return int((self._slices(run) == self._number(name)).sum())
         return min(self.size, run.land_cells - self._first(name))
+
+    def near(self, run: Any, name: str, grid: CoarseGrid) -> list[str]:
+        """Return the slices that have fine cells of the coarse cells that a slice has cells of, itself included."""
+        slices, numbers = _common_cells(run, grid, self.size).T
+        own = numbers[slices * self.size == self._first(name)]
+        return [f"sr-{number}" for number in np.unique(slices[np.isin(numbers, own)])]
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the domain and of the slices."""
-        return ("domain", "subregions", *self._key_of_grid)
+        return ("domain", "subregions")
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
@@ -125,36 +107,30 @@ class Slices(Boxes):
         """
         cells = stack.stack_drop_nans(reference.drop_vars(("mask", "orog"), errors="ignore"))
         check_land_cells(run, cells.sizes[stack.STACKED_DIM])
-        number, mine = self._number(name), self._slices(run) == self._number(name)
+        first = self._first(name)
         grid, land = stack.grid_of(reference), stack.land_of(reference)
         places = np.flatnonzero(land.values)
         own = np.zeros(land.size, bool)
-        own[places[mine]] = True
-        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if number else land.attrs
+        own[places[first : first + self.size]] = True
+        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if first else land.attrs
         grid = grid.assign(land=land.copy(data=own.reshape(land.shape)).assign_attrs(attrs))
         grid = grid.assign_coords(
             {name: field.variable for name, field in reference.coords.items() if "grid_mapping_name" in field.attrs}
         )
-        return self._in_order(cells.isel({stack.STACKED_DIM: indexer(np.flatnonzero(mine))})), grid
+        return cells.isel({stack.STACKED_DIM: slice(first, first + self.size)}), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return a seed for the whole domain: slices of any size draw the same."""
         return f"{pool}+{var}", self._first(name)
 
     def _first(self, name: str) -> int:
-        return self._number(name) * self.size
-
-    @staticmethod
-    def _number(name: str) -> int:
-        return int(name.removeprefix("sr-"))
+        return int(name.removeprefix("sr-")) * self.size
 
 
-@functools.lru_cache(maxsize=2)  # each task asks for the size of its slice
-def _slices_of(run: Any, size: int) -> np.ndarray:
-    """Return the number of the slice of each land cell: that of the first cell of its coarse cell."""
-    _, inverse, counts = np.unique(run.coarse_numbers, return_inverse=True, return_counts=True)
-    firsts = np.cumsum([0, *counts[:-1]])
-    return np.unique(firsts // size, return_inverse=True)[1][inverse]
+@functools.lru_cache(maxsize=64)  # each task asks for the slices near its own
+def _common_cells(run: Any, grid: CoarseGrid, size: int) -> np.ndarray:
+    """Return the pairs (pair, 2) of a slice of so many cells and a coarse cell that have fine cells in common."""
+    return np.unique(np.stack([np.arange(run.land_cells) // size, run.coarse_numbers(grid)], axis=1), axis=0)
 
 
 class Production:
@@ -187,11 +163,6 @@ class Production:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-
-    @property
-    def coarse_grid(self) -> CoarseGrid | None:
-        """The grid on which simulations are adjusted that are downscaled afterwards; None without downscaling."""
-        return None if self.config.downscaling is None else CoarseGrid(self.config.downscaling.grid)
 
     def fields(self) -> dict[str, str]:
         """Return further fields of path templates: `collection` and `label` carry the project's name and version."""

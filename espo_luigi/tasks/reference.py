@@ -20,7 +20,7 @@ from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter, every_piece
+from espo_luigi.tasks.base import AdjustedPieceParameter, CalendarParameter, EspoTask, PieceParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.inputs import TABLE, RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
@@ -158,25 +158,29 @@ class ReferenceCalendar(EspoTask):
 class CoarseReference(EspoTask):
     """Rule `coarse_reference`, new against ESPO-G: the means of the reference in the cells of the coarse grid."""
 
-    calendar = CalendarParameter()
+    piece, calendar = AdjustedPieceParameter(), CalendarParameter()
+    spans_pieces = True
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 0.1
     in_reference = upstream(ReferenceCalendar, "out_reference", piece=every_piece)
-    out_grid = kept("reference/{ref_source}+{domain}+coarse+{calendar}+coords.zarr")
-    out_reference = kept("reference/{ref_source}+{domain}+coarse+{calendar}.zarr")
-    uncut = ("in_reference",)
+    out_grid = kept("reference/{ref_source}+{domain}+{piece}+{calendar}+coords.zarr")
+    out_reference = kept("reference/{ref_source}+{domain}+{piece}+{calendar}.zarr")
     reads = ("custom.working_chunks", "domain", "downscaling.grid", "downscaling.least_share", partition.NAMES_KEY)
 
     def look(self) -> None:
         """Raise `ConfigurationError`, too, if the coarse grid does not suit the reference's."""
         if not self.complete():
-            _ = self.context.coarse_numbers
+            self.context.coarse_numbers(self.context.coarse_grids[self.piece])
+
+    def work_size(self) -> float:
+        """Return that of the reference's pieces, all of which it reads."""
+        return partition.size_of(self.context, {"calendar": self.calendar})
 
     def compute(self, reference: list[xr.Dataset]) -> dict[str, xr.Dataset]:
         """Take the means of the land cells that lie in each coarse cell, weighed by their areas."""
         run = self.context
         section = run.needed("downscaling", "CoarseReference")
-        grid, west = coarse.CoarseGrid(section.grid), run.config.domain.lon_bnds[0]
+        grid, west = run.coarse_grids[self.piece], run.config.domain.lon_bnds[0]
         fine = chunks.join(reference, stack.STACKED_DIM, what="The pieces of the reference")
         numbers = coarse.coarse_numbers(grid, fine, section.least_share)
         cells, whole = coarse.coarse_cells(grid, numbers, west=west)
@@ -190,4 +194,4 @@ class CoarseReference(EspoTask):
 def reference_of_piece(output: str, **fixed: Any) -> Any:
     """Declare an input: an output of the reference over the task's piece, or on the coarse grid."""
     rules = (RefDefault if output == "out_grid" else ReferenceCalendar, CoarseReference)
-    return upstream(rules, output, which=lambda task: rules[task.piece == partition.COARSE], **fixed)
+    return upstream(rules, output, which=lambda task: rules[partition.is_coarse(task.context, task.piece)], **fixed)

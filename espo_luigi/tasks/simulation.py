@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
-from espo_luigi.catalog.open import on_grid_of, open_grid
+from espo_luigi.catalog.open import asset_with, on_grid_of, open_grid
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, quality, regrid
@@ -35,7 +35,7 @@ from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, RegriddedPieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
+from espo_luigi.tasks.inputs import TABLE, InputCheck, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import reference_of_piece
 
@@ -148,7 +148,7 @@ class Regrid(EspoTask):
     def compute(self, reference: xr.Dataset, grid: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade as a single matrix, and fill gaps; target cells are written once, as whole series."""
         config, options = self.context.config, options_of(self.context, self.piece)
-        if self.piece == partition.COARSE:
+        if partition.is_coarse(self.context, self.piece):
             extracted = regrid.with_corners(extracted)
         weights = regrid.weigh(extracted, reference, whole=grid, **options)
         if not self.context.is_regional(self.sim_id):
@@ -193,7 +193,7 @@ class Regrid(EspoTask):
 
 def options_of(run: RunContext, piece: str) -> dict[str, Any]:
     """Return the options with which a piece is regridded: the configured cascade; to the coarse grid, conservative."""
-    if piece == partition.COARSE:
+    if partition.is_coarse(run, piece):
         return {"methods": dict.fromkeys(run.config.variables, "conservative_normed")}
     return {**run.config.regrid.options(), "skip_coarser": run.config.regrid.skip_coarser}
 

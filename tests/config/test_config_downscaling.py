@@ -46,7 +46,6 @@ def test_a_variable_may_be_downscaled_otherwise(load_with: Load) -> None:
         ({"grid": 1.0}, "downscaling.method", "missing"),
         ({"grid": 0.7, "method": "BCSD"}, "downscaling.grid", "180"),
         ({"grid": -1, "method": "BCSD"}, "downscaling.grid", "180"),
-        ({"grid": "model", "method": "BCSD"}, "downscaling.grid", "of one model"),
         ({"grid": "no_such_file.nc", "method": "BCSD"}, "downscaling.grid", "cannot be read"),
         ({"grid": True, "method": "BCSD"}, "downscaling.grid", "number"),
         ({"grid": 1, "method": "BCCA"}, "downscaling.method", "BCSD, MBCnSD, QPLAD"),
@@ -66,6 +65,14 @@ def test_wrong_settings_are_refused_by_key(load_with: Load, section: Any, key: s
     with pytest.raises(ConfigurationError, match=re.escape(key)) as refused:
         with_section(load_with, section)
     assert told in str(refused.value)
+
+
+def test_no_region_has_the_name_of_a_coarse_grid(load_with: Load) -> None:
+    assert with_section(load_with, {"grid": "model", "method": "BCSD"}).downscaling is not None
+    regions = {"coarse-hills": {"name": "south", "lon_bnds": [-83.0, -60.0], "lat_bnds": [40.0, 49.0]}}
+    content = {"downscaling": {"grid": 1, "method": "BCSD"}, "custom": {"regions": regions}}
+    with pytest.raises(ConfigurationError, match=r"custom\.regions\.coarse-hills"):
+        load_with(yaml.safe_dump(content))
 
 
 def test_cells_of_a_file_are_part_of_the_configuration(load_with: Load, tmp_path: Path) -> None:

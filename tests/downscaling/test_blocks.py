@@ -10,11 +10,9 @@ import xarray as xr
 
 from espo_luigi.downscaling import blocks
 from espo_luigi.downscaling.base import DOWNSCALERS
-from espo_luigi.downscaling.mbcnsd import months_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods.dqm.ranking import as_quantiles
 from espo_luigi.science import quality
-from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, coarse_numbers
 from espo_luigi.science.stack import stack_drop_nans
 
@@ -116,13 +114,6 @@ def test_too_many_cells_are_refused(given: dict[str, xr.DataArray], monkeypatch:
         downscaled(given, "MBCnSD")
 
 
-@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
-def test_months_are_the_dates_own(calendar: str) -> None:
-    time = xr.date_range("2003-12-01", "2005-02-01", calendar=calendar, use_cftime=True)
-    axis = TimeAxis.of(xr.DataArray(np.zeros(time.size), {"time": time}, "time"))
-    np.testing.assert_array_equal(months_of(axis), axis.index.month)
-
-
 @downscalers
 def test_fine_cells_whose_coarse_cell_has_no_data_take_the_nearest(
     given: dict[str, xr.DataArray], downscaler: str
@@ -175,11 +166,11 @@ def test_the_quantiles_of_the_adjustment_are_taken_and_those_at_an_end_marked(gi
     inside = GRID.numbers(made["lat"].values, made["lon"].values)
     numbers = GRID.numbers(given["coarse"]["lat"].values, given["coarse"]["lon"].values)
     place = at[np.minimum(np.searchsorted(numbers[at], inside), at.size - 1)]
-    assert made["beyond"].dtype == bool
-    assert made["beyond"].values[:, 1, 9].all() and made["beyond"].values[:, 0, 7].all()
+    assert made["downscaled_beyond"].dtype == bool
+    assert made["downscaled_beyond"].values[:, 1, 9].all() and made["downscaled_beyond"].values[:, 0, 7].all()
     known = np.isin(inside, numbers)
-    assert not made["beyond"].values[known][inner[place[known]]].any()
-    assert 0 < made["beyond"].values.mean() < 0.02
+    assert not made["downscaled_beyond"].values[known][inner[place[known]]].any()
+    assert 0 < made["downscaled_beyond"].values.mean() < 0.02
     # The same quantiles, without being kept, are those of the days' ranks.
     assert (made["downscaled"] != downscaled(given, "QPLAD")).mean() > 0.3
     told = blocks.steps(**given, ranks=kept, cell=70, date="2008-03-01", member=1, **own)

@@ -16,6 +16,7 @@ from espo_luigi.science.coarse import (
     edges_in,
     places_of,
     whole_cells,
+    with_neighbours,
 )
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.regrid import horizontal_of
@@ -59,6 +60,21 @@ def test_means_are_the_same_lazily_and_in_any_order() -> None:
     made = coarse_means(turned, GRID, numbers)
     assert made["tas"].chunks is not None
     np.testing.assert_allclose(made["tas"].values, expected["tas"].values, rtol=1e-6)
+
+
+def test_cells_of_other_parts_come_with_those_of_a_part_in_the_order_of_all() -> None:
+    cells = stack_drop_nans(quarter_degrees(50.0, 10.0, 12, 8)).chunk(loc=5)
+    parts = [cells.isel(loc=slice(first, first + 40)) for first in (0, 40, 80)]  # of 5 rows, or 2 at last
+    parts[1]["lat"].attrs["original_shape"] = "5x8"
+    made, own = with_neighbours(parts, 1, GRID)
+    assert made["tas"].chunks is not None and made["lat"].attrs == {"original_shape": "5x8"}
+    np.testing.assert_array_equal(made["lat"].values, cells["lat"].values[cells["lat"].values > 51])
+    xr.testing.assert_equal(made.isel(loc=own), parts[1])
+    few, own = with_neighbours(parts, 1, GRID, np.array([0, 39]))
+    assert few.sizes["loc"] == 32 and (few["lat"].values[own], few["lon"].values[own]) == (
+        pytest.approx([51.375, 52.375]),
+        pytest.approx([10.125, 11.875]),
+    )
 
 
 def test_cells_on_an_edge_belong_to_one_cell() -> None:
@@ -143,7 +159,6 @@ def test_a_file_of_the_globe_is_the_grid_of_its_step() -> None:
         np.testing.assert_array_equal(made.numbers(*at), GRID.numbers(*at))
         for got, expected in zip(made.around(*at), GRID.around(*at), strict=True):
             np.testing.assert_allclose(got, expected, atol=1e-9)
-        assert made.edge_near(49.6) == GRID.edge_near(49.6) == pytest.approx(50, abs=1e-4)
 
 
 def test_cells_of_a_file_lie_between_its_bounds() -> None:

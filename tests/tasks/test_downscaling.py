@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import NOLEAP, in_order, work
+from complete_demo import DAY360, NOLEAP, in_order, work
 from demo_runs import ONE_REGION, of_years
+from scipy.stats import binned_statistic_2d
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
+from espo_luigi.config import Region
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.dqm.ranking import of_quantiles
 from espo_luigi.science.coarse import CoarseGrid, areas_of
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis, Experience, tables
 from espo_luigi.tasks.partition import COARSE, pieces
-from espo_luigi.tasks.production import Slices
+from espo_luigi.tasks.production import Boxes, Slices
 
 Configure = Callable[..., list[Path]]
 YEARS = of_years(1991, 1998, 1991, 1994)
@@ -49,7 +52,7 @@ def test_with_the_section_the_coarse_level_is_adjusted(configured: Configure) ->
     assert found["Train"] == found["Adjust"] == found["Regrid"] == {COARSE}
     assert found["Downscale"] == found["CleanUp"] == {*pieces(context())}
     assert len(pieces(context())) > 1
-    assert found["CoarseReference"] == {""}
+    assert found["CoarseReference"] == {COARSE}
 
 
 def test_without_the_section_no_rule_of_it_runs(configured: Configure) -> None:
@@ -61,7 +64,7 @@ def test_without_the_section_no_rule_of_it_runs(configured: Configure) -> None:
         "downscaling" in key for task in in_order(tasks.HealthChecks(sim_id=NOLEAP)) for key in task.reading()
     )
     with pytest.raises(ParameterError, match="downscaling"):
-        _ = tasks.CoarseReference(calendar="noleap").look()
+        _ = tasks.CoarseReference(piece=COARSE, calendar="noleap").look()
     with pytest.raises(ParameterError):
         tasks.Adjust(pool=NOLEAP, piece=COARSE, var="pr").check()
 
@@ -69,18 +72,24 @@ def test_without_the_section_no_rule_of_it_runs(configured: Configure) -> None:
 def test_a_grid_that_is_no_coarser_is_refused_by_key_before_anything_runs(configured: Configure) -> None:
     configured(**YEARS, downscaling={"grid": 0.25, "method": "BCSD"})
     with pytest.raises(ConfigurationError, match=r"downscaling\.grid"):
-        tasks.CoarseReference(calendar="noleap").check()
+        tasks.CoarseReference(piece=COARSE, calendar="noleap").check()
+
+
+def test_coarse_cells_of_which_little_is_land_are_refused_by_key(configured: Configure) -> None:
+    configured(**YEARS, downscaling={"grid": 20, "method": "BCSD"})
+    # 92 land cells of 0.25 degrees, of 400 square degrees.
+    with pytest.raises(ConfigurationError, match=r"`downscaling\.least_share`.*0\.1 .* on 0\.01"):
+        tasks.CoarseReference(piece=COARSE, calendar="noleap").check()
 
 
 def test_a_coarse_cell_of_too_many_cells_is_refused_by_key(configured: Configure) -> None:
     configured(**YEARS, downscaling={"grid": 6, "method": "MBCnSD", "arguments": {"years": 4}})
-    context().__dict__.pop("coarse_numbers", None)
     from espo_luigi.downscaling.mbcnsd import MBCnSD
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MBCnSD, "most_cells", 10)
         with pytest.raises(ConfigurationError, match=r"downscaling\.grid.*10 at most"):
-            tasks.CoarseReference(calendar="noleap").check()
+            tasks.CoarseReference(piece=COARSE, calendar="noleap").check()
 
 
 def test_a_part_of_a_run_has_the_coarse_level_that_its_pieces_need(configured: Configure) -> None:
@@ -93,38 +102,30 @@ def test_a_part_of_a_run_has_the_coarse_level_that_its_pieces_need(configured: C
     assert {(task.get_task_family(), task.piece) for task in ends} == {("CleanUp", name)}
 
 
-def test_no_coarse_cell_lies_in_two_pieces(configured: Configure) -> None:
-    configured(**YEARS, downscaling=SECTION)
-    work(*(tasks.RefDefault(piece=name) for name in pieces(context())))
-    grid, seen = CoarseGrid(0.5), list[set[int]]()
-    for name in pieces(context()):
-        cells = store.open_store(tasks.RefDefault(piece=name).out_reference().path)
-        seen.append({*grid.numbers(cells["lat"].values, cells["lon"].values).tolist()})
-    assert not set.intersection(*seen)
-
-
 class Planned:
     """A run of 8 land cells, in rows of which each half lies in a coarse cell of its own."""
 
     land_cells = 8
-    coarse_numbers = np.array([5, 5, 6, 6, 5, 5, 6, 6])
+
+    def coarse_numbers(self, grid: CoarseGrid) -> np.ndarray:
+        """The number of each land cell's coarse cell."""
+        return np.array([5, 5, 6, 6, 5, 5, 6, 6])
 
 
-@pytest.mark.parametrize(
-    ("size", "numbers"), [(3, [0, 0, 1, 1, 0, 0, 1, 1]), (5, [0] * 8), (1, [0, 0, 1, 1, 0, 0, 1, 1])]
-)
-def test_a_slice_has_whole_coarse_cells(size: int, numbers: list[int]) -> None:
-    slices = Slices({}, CoarseGrid(1.0), size)
+def test_pieces_that_cut_coarse_cells_need_each_other() -> None:
+    boxes = {"south": (45.0, 46.0), "middle": (46.1, 47.2), "north": (47.3, 47.9), "far": (48.1, 49.0)}
+    of_boxes = Boxes({name: Region(name=name, lon_bnds=(10, 11), lat_bnds=both) for name, both in boxes.items()})
+    near = {name: of_boxes.near(None, name, CoarseGrid(1.0)) for name in boxes}
+    # Cells on the parallel of 46 belong to the coarse cells to the north.
+    assert near["south"] == ["south", "middle"] and near["north"] == ["middle", "north"] and near["far"] == ["far"]
     run = Planned()
-    names = slices.names(run)
-    assert names == [f"sr-{number}" for number in range(max(numbers) + 1)]
-    assert [slices.cells(run, name) for name in names] == np.bincount(numbers).tolist()
-    assert Slices({}, None, size).names(run) == [f"sr-{number}" for number in range(-(-8 // size))]
+    assert Slices({}, 2).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-2"]
+    assert Slices({}, 3).near(run, "sr-2", CoarseGrid(1.0)) == ["sr-0", "sr-1", "sr-2"]
 
 
-def product(configured: Configure, **changes: Any) -> xr.Dataset:
+def product(configured: Configure, sim_id: str = NOLEAP, **changes: Any) -> xr.Dataset:
     configured(**YEARS, **changes)
-    task = tasks.ConcatenationFinal(sim_id=NOLEAP)
+    task = tasks.ConcatenationFinal(sim_id=sim_id)
     work(task)
     return store.open_store(task.out_final().path).load()
 
@@ -140,22 +141,67 @@ def test_a_file_has_the_coarse_cells(configured: Configure, tmp_path: Path) -> N
         sizes.append(task.work_size())
         regridded[grid] = store.open_store(task.out_regridded().path).load()
         shutil.rmtree(Path(task.out_regridded().path).parent)
-        shutil.rmtree(Path(tasks.CoarseReference(calendar="noleap").out_reference().path).parent)
+        shutil.rmtree(Path(tasks.CoarseReference(piece=COARSE, calendar="noleap").out_reference().path).parent)
     one, other = regridded.values()
     assert one.sizes == other.sizes and sizes[0] == pytest.approx(sizes[1])
     np.testing.assert_allclose(one["tasmax"].values, other["tasmax"].values, rtol=1e-6)
 
 
+def test_each_model_has_its_own_coarse_grid(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION | {"grid": "model"})
+    found = [families(tasks.ConcatenationFinal(sim_id=sim_id)) for sim_id in (NOLEAP, DAY360)]
+    grids = [one["CoarseReference"] for one in found]
+    assert [len(one) for one in grids] == [1, 1] and grids[0] != grids[1]
+    assert {*grids[0], *grids[1]} == {*context().coarse_grids}
+    for one, own in zip(found, grids, strict=True):
+        assert one["Train"] == one["Adjust"] == one["Regrid"] == own
+        assert one["Downscale"] == {*pieces(context())}
+    shapes = [context().coarse_grid(pool).shape for pool in (NOLEAP, DAY360)]
+    assert shapes == [(7, 9), (9, 8)]
+    piece = pieces(context())[0]
+    sizes = [
+        tasks.Train(pool=pool, piece=partition.adjusted_piece(context(), pool), var="pr").work_size()
+        for pool in (NOLEAP, DAY360)
+    ]
+    assert sizes[1] / sizes[0] == pytest.approx(2.79 * 2.8125 / (1.25 * 1.875), rel=1e-3)
+    assert tasks.Downscale(pool=NOLEAP, piece=piece, var="pr").near == pieces(context())[:2]
+
+
+def test_a_pool_of_two_grids_is_refused_by_key(configured: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured(**YEARS, downscaling=SECTION | {"grid": "model"})
+    monkeypatch.setattr(context(), "members", lambda pool: [NOLEAP, DAY360])
+    with pytest.raises(ConfigurationError, match=rf"`downscaling\.grid`.*{NOLEAP} \(7 x 9.*{DAY360} \(9 x 8"):
+        tasks.Downscale(pool=NOLEAP, piece=pieces(context())[0], var="pr").requires()
+
+
 @pytest.mark.production
-@pytest.mark.parametrize("method", ["QPLAD", "MBCnSD"])
-def test_the_product_does_not_depend_on_the_pieces(configured: Configure, method: str) -> None:
-    arguments = {"years": 4} if method == "QPLAD" else {"years": 4, "iterations": 3}
-    section = {"grid": 0.5, "method": method, "arguments": arguments}
-    whole = product(configured, downscaling=section, **ONE_REGION)
+def test_means_of_cells_that_do_not_nest_are_scipys(configured: Configure) -> None:
+    configured(**YEARS, downscaling=SECTION | {"grid": "model", "least_share": 0.0})
+    task = tasks.CoarseReference(piece=partition.adjusted_piece(context(), DAY360), calendar="noleap")
+    work(task)
+    made = store.open_store(task.out_reference().path).load()
+    fine = xr.concat([store.open_store(port().path) for port in task.in_reference], "loc").load()
+    south_north, west_east = context().coarse_grid(DAY360).edges
+    lat, lon, areas = fine["lat"].values, fine["lon"].values, np.cos(np.deg2rad(fine["lat"].values))
+    for name, data in fine.data_vars.items():
+        values = data.transpose("time", "loc").values.astype(float)
+        sums = binned_statistic_2d(lat, lon, [areas, *(values * areas)], "sum", [south_north, west_east])[0]
+        means = sums[1:, sums[0] > 0] / sums[0, sums[0] > 0]
+        np.testing.assert_allclose(made[name].transpose("time", "loc").values, means, rtol=1e-6)
+    counts = binned_statistic_2d(lat, lon, None, "count", [south_north, west_east])[0]
+    assert len({*counts[counts > 0]}) > 2  # the cells do not nest
+
+
+@pytest.mark.production
+@pytest.mark.parametrize(("grid", "sim_id"), [(0.5, NOLEAP), ("model", DAY360)])
+def test_the_product_does_not_depend_on_the_pieces(configured: Configure, grid: float | str, sim_id: str) -> None:
+    ways = {"tasmax": {"method": "BCSD"}, "pr": {"method": "MBCnSD", "arguments": {"years": 4, "iterations": 3}}}
+    section = SECTION | {"grid": grid, "variables": ways}
+    whole = product(configured, sim_id, downscaling=section, **ONE_REGION)
     assert len(pieces(context())) == 1
     for path in (context().config.paths.final, context().config.paths.tmpdir):
         path.rename(path.with_name(f"{path.name}-of-one"))
-    parts = product(configured, downscaling=section)
+    parts = product(configured, sim_id, downscaling=section)
     assert len(pieces(context())) > 1
     for name in ("tasmax", "tasmin", "pr"):
         np.testing.assert_array_equal(whole[name].values, parts[name].values, err_msg=name)
@@ -184,7 +230,7 @@ def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Config
 
 @pytest.mark.production
 def test_explain_and_audit_make_downscaled_values_again(configured: Configure) -> None:
-    product(configured, downscaling=SECTION, **ONE_REGION)
+    product(configured, downscaling=SECTION | {"grid": "model"})
     way = way_of(NOLEAP, 46.125, -65.875, "1996-07-14", "pr")
     names = [step.name for step in way.adjusted["pr"].steps]
     assert names[0] == "regridded" and names[-4:] == ["adjusted", "quantile", "factor", "downscaled"]

@@ -223,7 +223,9 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
     wanted = [rule for rule in rules() if rule not in OTHER_RULES - OF_DOWNSCALING]
-    found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in wanted]
+    coarse = wildcards | {"piece": partition.COARSE}
+    of = {rule: coarse if rule is tasks.CoarseReference else wildcards for rule in wanted}
+    found = [rule(**{name: of[rule][name] for name in names[rule]}) for rule in wanted]
     return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.DiagnosticsTask)]
 
 

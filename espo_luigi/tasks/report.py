@@ -75,6 +75,8 @@ PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 OF_THE_TABLE = tuple(
     f"variables.*.{key}" for key in ("difference", "display_units", "kind", "long_name", "units", "wet")
 )
+# The page that `Explorer` makes, to which this one leads.
+EXPLORER = "report/explore.html"
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
@@ -410,6 +412,7 @@ def run_view() -> RunView:
         },
         table=run.config.table,
         ensembles=_ensembles(),
+        explorer=run.config.paths.final / EXPLORER if run.config.indicators is not None else None,
         of_reference={
             task.freq: task.out_indicators().path for task in summary_tasks() if isinstance(task, ReferenceIndicators)
         },

@@ -84,7 +84,7 @@ def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:
     unusable = np.zeros(shape, "u1")
     unusable[ny // 2 : ny // 2 + 5, nx // 2 : nx // 2 + 5] = 1
     values = changes(shape)
-    limits = [-5, 5]
+    limits = [-8, 8]
     maps, files = [], {}
     for indicator, of, scenarios in (
         ("tg_mean_YS", "change", [*SCENARIOS, "levels"]),

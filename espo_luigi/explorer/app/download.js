@@ -36,7 +36,7 @@
   };
   function centre(place) {
     const { geometry } = espo.map;
-    const [lon, lat] = geometry.projection.invert(espo.centreOf(geometry, Math.floor(place / geometry.nx), place % geometry.nx));
+    const [lon, lat] = geometry.middleOf(Math.floor(place / geometry.nx), place % geometry.nx);
     return [Number(lat.toFixed(4)), Number(lon.toFixed(4))];
   }
 
@@ -56,11 +56,11 @@
     const { scale: { bounds, colours }, choice, used } = scene;
     const first = used.has(0) ? 0 : 1;
     const last = used.has(colours.length - 1) ? colours.length : colours.length - 1;
-    const wide = Math.min(44, (width - 30) / (last - first));
+    const wide = Math.min(44, (width - 80) / (last - first));
     const digits = espo.decimals(bounds.at(-1) - bounds[0]);
     const group = svg("g", { "font-family": "system-ui, sans-serif", "font-size": 12, fill: "currentColor" });
     for (let one = first; one < last; one++) {
-      const x = 10 + (one - first) * wide;
+      const x = 14 + (one - first) * wide;
       const end = one === 0 ? `M${x + wide},0L${x},6.5L${x + wide},13Z` : `M${x},0L${x + wide},6.5L${x},13Z`;
       group.append(one === 0 || one === colours.length - 1 ? svg("path", { d: end, fill: colours[one] })
         : svg("rect", { x, y: 0, width: wide + 0.3, height: 13, fill: colours[one] }));
@@ -68,6 +68,7 @@
     }
     const marks = [[scene.hatched, 0, "no robust change"], [scene.crossed, 1, scene.unusable?.includes(1) ? "conflicting, or do not use" : "conflicting"]];
     let x = 10;
+    if (choice.units) group.append(svg("text", { x: 18 + (last - first) * wide, y: 11 }, choice.units));
     for (const [shown, which, words] of marks) {
       if (!shown) continue;
       group.append(svg("rect", { x, y: 36, width: 22, height: 13, fill: "#fff", stroke: "#777" }), svg("path", { d: HATCH(x, 36, 22, 13, which), stroke: "#222", fill: "none" }),

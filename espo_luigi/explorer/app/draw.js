@@ -18,7 +18,9 @@
     projection.fitExtent([[pad, pad], [width - pad, height - pad]], { type: "MultiPoint", coordinates: points });
     const path = d3.geoPath(projection).digits(2);
     const lines = (list) => path({ type: "MultiLineString", coordinates: list }) ?? "";
-    const geometry = { projection, width, height, lines, regions: index.regions.map((one) => lines(one.lines)) };
+    const step = [30, 20, 10, 5, 2, 1, 0.5].find((one) => (reach * 180) / Math.PI > 2 * one) ?? 0.2;
+    const graticule = path(d3.geoGraticule().step([step, step])());
+    const geometry = { projection, graticule, width, height, lines, regions: index.regions.map((one) => lines(one.lines)) };
     if (corners) Object.assign(geometry, { kind: "cell", ...onPlane(corners, projection, wide) });
     else if (index.stations.length) geometry.kind = "station";
     else geometry.kind = "region";
@@ -58,7 +60,13 @@
     }
     const corner = (j, i) => [j * (nx + 1) + i, j * (nx + 1) + i + 1, (j + 1) * (nx + 1) + i + 1, (j + 1) * (nx + 1) + i];
     const north = y[corner(0, 0)[0]] < y[corner(ny - 1, 0)[3]] ? -1 : 1; // the step of j that goes up
-    return { ny, nx, x, y, corner, north, east: x[0] < x[nx] ? 1 : -1 };
+    const middleOf = (j, i) => {
+      const four = corner(j, i);
+      const first = lon(four[0]);
+      const east = d3.mean(four, (one) => ((lon(one) - first + 540) % 360) - 180);
+      return [first + east, d3.mean(four, lat)];
+    };
+    return { ny, nx, x, y, corner, middleOf, north, east: x[0] < x[nx] ? 1 : -1 };
   }
 
   espo.centreOf = (geometry, j, i) => {
@@ -100,7 +108,6 @@
         while (++i < right && classOf[j * nx + i] === own);
         if (own === 255) continue;
         const [above, below] = [j * (nx + 1), (j + 1) * (nx + 1)];
-        if (!(Math.abs(x[above + i] - x[above + first]) < geometry.width * 1.5)) continue; // across the map's cut, or off it
         const ring = [];
         for (let one = first; one <= i; one++) ring.push(point(above + one));
         for (let one = i; one >= first; one--) ring.push(point(below + one));
@@ -144,7 +151,6 @@
         const down = [y[a], y[a + 1], y[b], y[b + 1]].map((one) => one * k + ty);
         const [x0, x1] = [Math.max(0, Math.floor(Math.min(...across))), Math.min(width, Math.ceil(Math.max(...across)))];
         const [y0, y1] = [Math.max(0, Math.floor(Math.min(...down))), Math.min(height, Math.ceil(Math.max(...down)))];
-        if (x1 - x0 > width / 2) continue;
         const hatch = scene.hatches[j * nx + i];
         for (let row = y0; row < y1; row++) {
           for (let column = x0; column < x1; column++) {
@@ -162,7 +168,7 @@
   // Classes between round numbers, each with the colour of its middle between `stops`.
   espo.scaleOf = ([low, high], stops) => {
     if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
-    const edges = d3.ticks(low, high, 10);
+    const edges = d3.ticks(low, high, 12);
     const bounds = edges.length > 2 ? edges : [low, (low + high) / 2, high];
     const colourAt = (share) => {
       const place = Math.max(0, Math.min(stops.length - 1, share * (stops.length - 1)));

@@ -33,13 +33,9 @@
       along: among(entry.along, alongName), part: among(entry.parts, partName), statistic: among(entry.statistics, statisticName),
       signed: kind === "difference" || kind === "per cent",
       title: `${of === "change" ? "Change of " : ""}${espo.isolate(indicator.name)}${units ? ` (${units})` : ""}`,
-      note: [scenario.name, alongName, espo.partName(partName), espo.statisticName(statisticName), entry.baseline ? `against ${entry.baseline}` : null]
+      note: [scenario.name, alongName, espo.partName(partName), espo.statisticName(statisticName), entry.baseline ? `against ${entry.baseline}` : null, entry.members > 1 ? `${entry.members} simulations` : null]
         .filter(Boolean).map(espo.isolate).join(" · "),
-      range: (scene, { number }) => {
-        const [first, ends] = [entry.statistics[0], entry.statistics.at(-1)];
-        if (entry.statistics.length < 3 || !/^p/.test(first)) return "";
-        return `${espo.statisticName(statisticName)} (${espo.isolate(first)} to ${espo.isolate(ends)}: ${[0, entry.statistics.length - 1].map((one) => text(scene.statisticAt(one, number))).join(" to ")})`;
-      } };
+    };
   }
 
   espo.changeText = (value, kind, digits) => (kind === "quotient" && Number.isFinite(value) ? "×" : "")
@@ -78,8 +74,11 @@
       head(choice, scene);
       await espo.showPlace(choice, scene, index);
     } catch (error) {
+      espo.map.show(null);
+      find("place").hidden = true;
       espo.fail(error);
     }
+    espo.settled = choice;
   }
 
   function head(choice, scene) {

@@ -6,7 +6,7 @@
   const canvas = find("canvas");
   const context = canvas.getContext("2d");
   const view = { k: 1, x: 0, y: 0 };
-  const map = { scene: null, cursor: null, lines: null };
+  const map = { view, scene: null, cursor: null, lines: null };
   espo.map = map;
   let geometry, index, choose, paths, frame;
 
@@ -44,7 +44,7 @@
     geometry.coast = geometry.lines(coast);
     geometry.borders = geometry.lines(borders);
     geometry.lakes = geometry.lines(lakes);
-    for (const name of ["coast", "borders", "lakes"]) geometry[`${name}2D`] = new Path2D(geometry[name]);
+    for (const name of ["coast", "borders", "lakes", "graticule"]) geometry[`${name}2D`] = new Path2D(geometry[name]);
     geometry.regions2D = geometry.regions.map((one) => new Path2D(one));
   }
 
@@ -112,7 +112,6 @@
   };
 
   function paint() {
-    const started = performance.now();
     const ratio = devicePixelRatio;
     const style = getComputedStyle(canvas);
     const ink = (name) => style.getPropertyValue(name);
@@ -124,6 +123,8 @@
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
     context.lineJoin = "round";
+    plane();
+    stroke(geometry.graticule2D, ink("--graticule"), 1);
     if (map.scene) paintValues(plane, stroke, ratio);
     plane();
     stroke(geometry.coast2D, ink("--halo"), 2.6);
@@ -131,7 +132,10 @@
     stroke(geometry.lakes2D, ink("--lake"), 0.8);
     stroke(geometry.borders2D, ink("--border"), 0.8);
     stroke(geometry.coast2D, ink("--coast"), 1);
-    geometry.regions2D.forEach((path) => stroke(path, ink("--region"), 1.2));
+    geometry.regions2D.forEach((path) => {
+      stroke(path, ink("--halo"), 3);
+      stroke(path, ink("--region"), 1.2);
+    });
     if (geometry.kind !== "station") geometry.stations.forEach((_, place) => dot(place, ink("--dot"), ink("--coast"), 3.5));
     for (const [place, colour] of [[map.scene?.choice.place, "--chosen"], [map.cursor, "--cursor"]]) {
       if (!place) continue;
@@ -141,10 +145,9 @@
       if (outline) {
         stroke(outline, ink("--halo"), 5);
         stroke(outline, ink(colour), 2.5);
-      } else dot(place.number, "transparent", ink(colour), 9);
+      }
+      if (place.kind !== "region") ring(map.pointOf(place), ink("--halo"), ink(colour));
     }
-    canvas.dataset.ms = (performance.now() - started).toFixed(1);
-    canvas.dataset.view = [view.k, view.x, view.y].map((one) => one.toFixed(2)).join(" ");
   }
 
   function paintValues(plane, stroke, ratio) {
@@ -179,6 +182,19 @@
     });
   }
 
+  // Around a place that may be small.
+  function ring(point, ...colours) {
+    const [x, y] = toScreen(point);
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    context.beginPath();
+    context.arc(x, y, 11, 0, 7);
+    colours.forEach((colour, thin) => {
+      [context.strokeStyle, context.lineWidth] = [colour, thin ? 2.2 : 5];
+      context.stroke();
+    });
+  }
+  map.pointOf = ({ kind, id, number }) => (kind === "cell" ? espo.centreOf(geometry, ...id) : geometry.stations[number]);
+
   function dot(place, fill, line, radius, hatched = 255) {
     const point = geometry.stations[place];
     if (!point) return;
@@ -186,7 +202,7 @@
     context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     context.beginPath();
     context.arc(x, y, radius, 0, 7);
-    [context.fillStyle, context.strokeStyle, context.lineWidth] = [fill, line, radius > 8 ? 2.5 : 1];
+    [context.fillStyle, context.strokeStyle, context.lineWidth] = [fill, line, 1];
     context.fill();
     if (hatched !== 255) {
       context.moveTo(x - 5, y + 5);
@@ -301,8 +317,7 @@
 
   map.place = (kind, id) => {
     if (kind === "cell") {
-      const [x, y] = espo.centreOf(geometry, ...id);
-      return { kind, id, number: id[0] * geometry.nx + id[1], name: espo.position(geometry.projection.invert([x, y])) };
+      return { kind, id, number: id[0] * geometry.nx + id[1], name: espo.position(geometry.middleOf(...id)) };
     }
     const { id: own, name } = index[`${kind}s`][id];
     return { kind, id: own, number: id, name };
@@ -312,12 +327,12 @@
   map.tell = (place) => {
     const { scene } = map;
     if (!scene || place.kind !== geometry.kind) return espo.isolate(place.name);
-    const words = [scene.choice.text(scene.valueAt(place.number))];
-    if (scene.unusable?.[place.number] === 1) words.push("do not use");
-    const trust = { 1: "robust", 2: "no robust change", 3: "conflicting changes" }[scene.robust?.[place.number]];
-    if (trust) words.push(trust);
-    return `${espo.isolate(place.name)}: ${words.join(", ")}`;
+    return `${espo.isolate(place.name)}: ${[scene.choice.text(scene.valueAt(place.number)), ...map.trust(place)].join(", ")}`;
   };
+  map.trust = ({ number }) => [
+    map.scene.unusable?.[number] === 1 && "do not use",
+    { 1: "robust", 2: "no robust change", 3: "conflicting changes" }[map.scene.robust?.[number]],
+  ].filter(Boolean);
 
   function hover(point) {
     const place = geometry && placeAt(point);
@@ -364,8 +379,7 @@
   // Pan so that the cursor is in view.
   function follow() {
     if (!map.cursor || map.cursor.kind === "region") return;
-    const point = map.cursor.kind === "cell" ? espo.centreOf(geometry, ...map.cursor.id) : geometry.stations[map.cursor.number];
-    const [x, y] = toScreen(point);
+    const [x, y] = toScreen(map.pointOf(map.cursor));
     const out = (value, size) => (value < 30 ? 30 - value : value > size - 30 ? size - 30 - value : 0);
     pan(out(x, geometry.width), out(y, geometry.height));
   }

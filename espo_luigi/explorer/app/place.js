@@ -3,7 +3,6 @@
 (() => {
   const { el, unpack } = espo;
   const panel = document.getElementById("place");
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
   let chart, drawn;
 
   // Series of a place: {times, scenarios: {id: {low, median, high, members, names}}, reference, parts, part, bounds}, or null.
@@ -43,19 +42,24 @@
     if (espo.choice !== choice) return;
     const focus = panel.contains(document.activeElement) && document.activeElement.id;
     const own = place.kind === espo.map.geometry.kind;
+    const { statistics } = choice.entry;
+    const known = own ? statistics.map((_, one) => scene.statisticAt(one, place.number)) : rows.find((one) => isShown(one, choice))?.values;
+    const ends = known?.length > 2 && /^p/.test(statistics[0])
+      ? ` (${statistics[0]} to ${statistics.at(-1)}: ${choice.text(known[0])} to ${choice.text(known.at(-1))})` : "";
     chart?.destroy();
-    panel.replaceChildren(
+    panel.replaceChildren(...[
       el("div", { class: "place-head" }, el("h2", { id: "place-title" }, el("bdi", {}, place.name)),
         el("button", { type: "button", id: "place-close", "aria-label": "Close the place", onclick: () => espo.go({ place: null }) }, "×")),
-      own ? el("p", { class: "big" }, el("strong", { id: "place-value" }, choice.text(scene.valueAt(place.number))), ` ${choice.range(scene, place)}`) : null,
-      own && scene.unusable?.[place.number] === 1 ? el("p", { class: "warned" }, "Do not use this cell: its values are flagged.") : null,
-      el("h3", {}, el("bdi", {}, indicator.name), `, ${espo.partName(series?.part ?? choice.partName)}`),
+      known && el("p", { class: "big" }, el("strong", { id: "place-value" }, choice.text(known[choice.statistic])),
+        el("bdi", {}, [espo.statisticName(choice.statisticName) + ends, ...(own ? espo.map.trust(place) : [])].join(" · "))),
+      own && scene.unusable?.[place.number] === 1 && el("p", { class: "warned" }, "Do not use this cell: its values are flagged."),
+      el("h3", {}, el("bdi", {}, indicator.name), ` (${indicator.units}), ${espo.partName(series?.part ?? choice.partName)}`),
       series ? el("div", { id: "chart", role: "img", "aria-label": summary(choice, series, index) }) : el("p", {}, "There are no series of this place."),
-      series ? el("ul", { id: "key" }) : null,
-      series ? el("p", { id: "readout" }, "\u00a0") : null,
-      rows.length ? table(choice, rows) : null,
-      el("p", { class: "downloads" }, series ? espo.button("Series (CSV)", () => espo.saveSeries(choice, series)) : null),
-    );
+      series && el("p", { id: "readout" }, "\u00a0"),
+      series && el("ul", { id: "key" }),
+      rows.length && table(choice, rows),
+      series && el("p", { class: "downloads" }, "Download: ", espo.button("Series (CSV)", () => espo.saveSeries(choice, series))),
+    ].filter(Boolean));
     if (focus) document.getElementById(focus)?.focus();
     drawn = series && (() => draw(choice, series, index));
     drawn?.();
@@ -79,9 +83,10 @@
     chart?.destroy();
     const style = getComputedStyle(panel);
     const ink = (name) => style.getPropertyValue(name);
+    const palette = ink("--series").trim().split(" ");
     const ids = Object.keys(series.scenarios);
     const shown = shownId(choice, series);
-    const colourOf = (id) => COLOURS[Math.max(0, index.scenarios.filter((one) => !one.levels).findIndex((one) => one.id === id)) % COLOURS.length];
+    const colourOf = (id) => palette[Math.max(0, index.scenarios.filter((one) => !one.levels).findIndex((one) => one.id === id)) % palette.length];
     const { low, median, high, members } = series.scenarios[shown];
     const colour = colourOf(shown);
     const rows = [];
@@ -99,8 +104,8 @@
     chart = new uPlot({
       width: width(), height: 260, legend: { show: false }, cursor: { y: false, points: { show: false } },
       scales: { x: { time: false } }, bands,
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(String) },
-        { ...axis, size: 56, label: choice.indicator.units, labelSize: 18, labelFont: axis.font, values: (_, ticks) => ticks.map((one) => String(one).replace("-", "−")) }],
+      axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map(String) },
+        { ...axis, size: 46, values: (_, ticks) => ticks.map((one) => String(one).replace("-", "−")) }],
       series: [{}, ...rows.map((one) => one.options)],
       hooks: {
         drawClear: [(plot) => periods.filter(Boolean).forEach(([, first, last]) => {
@@ -109,9 +114,9 @@
           plot.ctx.fillRect(a, plot.bbox.top, b - a, plot.bbox.height);
         })],
         setCursor: [({ cursor: { idx } }) => {
-          const at = idx ?? null;
+          const at = idx ?? series.times.length - 1;
           const value = (values) => espo.number(values?.[at] ?? NaN, choice.digits);
-          document.getElementById("readout").textContent = at === null ? "\u00a0" : `${series.times[at]}: ${value(median)}`
+          document.getElementById("readout").textContent = `${series.times[at]}: ${value(median)}`
             + `${low && high ? ` (${value(low)} to ${value(high)})` : ""} ${choice.indicator.units}`
             + `${series.reference && Number.isFinite(series.reference[at]) ? `; reference ${value(series.reference)}` : ""}`;
         }],
@@ -132,6 +137,8 @@
     ].filter(Boolean));
     espo.chart = { series: rows.length, median: main + 1, data: chart.data };
   }
+
+  const isShown = (row, { entry, alongName }) => row.entry.scenario === entry.scenario && row.along === alongName;
 
   // Rows of the table: the maps' numbers of the place, or, of a region or station, those of its series' periods.
   async function changesOf(choice, index, series) {
@@ -168,18 +175,21 @@
     });
   }
 
-  function table({ indicator, partName, entry: shown, alongName }, rows) {
+  function table(choice, rows) {
+    const { indicator, partName } = choice;
     const statistics = [...new Set(rows.flatMap((one) => one.entry.statistics))];
     const { units } = indicator.change;
     const baseline = rows[0].entry.baseline;
-    const head = ["Scenario", "Horizon", ...statistics.map(espo.statisticName)].map((one) => el("th", { scope: "col" }, one));
+    const head = ["Scenario", "Horizon", ...statistics.map((one) => (one === "p50" ? "Median" : one))].map((one) => el("th", { scope: "col" }, one));
     const digits = espo.decimals(d3.max(rows, (one) => one.entry.limits[1] - one.entry.limits[0]));
     const format = (value) => espo.changeText(value, indicator.change.kind, digits);
+    const first = (row, at) => !at || rows[at - 1].entry !== row.entry;
+    const group = (row) => el("th", { scope: "rowgroup", rowspan: rows.filter((one) => one.entry === row.entry).length }, el("bdi", {}, row.scenario));
     return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "changes" }, el("table", {},
       el("caption", { id: "changes" }, `Change (${units || "×"}), ${espo.partName(partName)}${baseline ? `, against ${baseline}` : ""}`),
       el("thead", {}, el("tr", {}, ...head)),
-      el("tbody", {}, ...rows.map((row) => el("tr", { class: row.entry.key === shown.key && row.along === alongName ? "current" : null },
-        el("th", { scope: "row" }, el("bdi", {}, row.scenario)), el("td", {}, el("bdi", {}, row.along)),
+      el("tbody", {}, ...rows.map((row, at) => el("tr", { class: isShown(row, choice) && "current" }, first(row, at) ? group(row) : null,
+        el("th", { scope: "row" }, el("bdi", {}, row.along)),
         ...statistics.map((one) => el("td", { class: "number" }, row.entry.statistics.includes(one) ? format(row.values[row.entry.statistics.indexOf(one)]) : "–"))))),
     ));
   }

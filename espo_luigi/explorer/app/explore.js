@@ -88,7 +88,7 @@
     const { group, height } = espo.legend(scene, width);
     find("legend").replaceChildren(espo.svg("svg", { width, height, role: "img", "aria-label":
       `Colours from ${espo.number(choice.entry.limits[0], choice.digits, choice.signed)} to ${espo.number(choice.entry.limits[1], choice.digits, choice.signed)} ${choice.units}` }, group));
-    const { file } = choice.indicator;
+    const file = choice.entry.file ?? choice.indicator.file;
     find("map-downloads").replaceChildren(el("span", {}, "Download: "), espo.button("CSV", () => espo.saveMap(choice, scene, index)),
       espo.button("PNG", () => espo.savePng(choice, scene)), espo.button("SVG", () => espo.saveSvg(choice, scene)),
       ...(file && !/^([a-z][a-z0-9+.-]*:|[/\\])/i.test(file.trim()) ? [el("a", { href: file, class: "button" }, "NetCDF")] : []));

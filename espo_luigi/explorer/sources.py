@@ -19,7 +19,7 @@ from espo_luigi.science.display import in_celsius
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, by_year
-from espo_luigi.science.outcomes.natures import around_mean, on_standard_year, rules_of, unwrapped
+from espo_luigi.science.outcomes.natures import around_mean, on_standard_year, rules_of, unwrapped, without_years
 from espo_luigi.science.outcomes.regions import region_means
 
 REFERENCE = ""
@@ -76,7 +76,7 @@ class Source:
         """Yield the maps of each indicator; of fewer members than percentiles need, the lowest, mean and highest."""
         ds = self.opened()
         if not self.ensemble:
-            dims = {*horizontal_dims(ds)}
+            ds, dims = without_years(ds), {*horizontal_dims(ds)}
             for name in (str(name) for name, of in ds.items() if {HORIZON, LEVEL} & {*of.dims} and dims <= {*of.dims}):
                 yield Field(name.partition("_clim_")[0], 1, {"value": name}, None, ds[[name]])
             return

@@ -3,7 +3,6 @@
 (() => {
   const { el, svg } = espo;
   const FONT = { "font-family": "system-ui, sans-serif", "font-size": 12 };
-
   espo.button = (words, onclick) => el("button", { type: "button", onclick }, words);
 
   function save(choice, more, ending, content) {
@@ -12,7 +11,6 @@
     el("a", { href: url, download: `${parts.join("_").replace(/[^\w.+-]+/g, "_")}.${ending}` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
-
   // No text may be a formula to a spreadsheet.
   const csv = (rows) => rows.map((row) => `${row.map((one) => {
     if (typeof one === "number") return Number.isFinite(one) ? String(Number(one.toPrecision(7))) : "";
@@ -40,7 +38,6 @@
       [[names[0], low], [low ? names[1] ?? "median" : "value", median], [names.at(-1), high], ...members.map((one, number) => [own[number], one])]
         .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(times[at]), part, name, value]))),
   ]));
-
   // Classes with their colours, arrows where values go on, and the hatches that there are.
   espo.legend = (scene, width) => {
     const { scale: { bounds }, colours, choice } = scene;
@@ -49,20 +46,20 @@
     const digits = Math.max(choice.kind === "quotient" ? 2 : 0, espo.decimals(bounds.at(-1) - bounds[0]));
     const group = svg("g", { ...FONT, fill: "currentColor" });
     shown.forEach((one, number) => {
-      const [x, end] = [14 + number * wide, 14 + (number + 1) * wide];
+      const [x, end] = [22 + number * wide, 22 + (number + 1) * wide];
       const d = one === 0 ? `M${end},0L${x},6.5L${end},13Z` : one === bounds.length ? `M${x},0L${end},6.5L${x},13Z` : `M${x},0H${end + 0.3}V13H${x}Z`;
       group.append(svg("path", { d, fill: colours[one] }));
       if (one && (wide > 38 || one % 2)) group.append(svg("text", { x, y: 27, "text-anchor": "middle" }, espo.number(bounds[one - 1], digits, choice.signed)));
     });
-    group.append(svg("text", { x: 20 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
-    let x = 14;
+    group.append(svg("text", { x: 28 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
+    let x = 22;
     [scene.robust && "no robust change", [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ")].forEach((words, crossed) => {
       if (!scene.hatches.includes(crossed)) return;
       const tile = (at) => svg("path", { d: espo.hatchPath(crossed), stroke: "#222", fill: "none", transform: `translate(${at} 36)` });
       group.append(svg("path", { d: `M${x},36h24v8h-24Z`, fill: "#fff" }), tile(x), tile(x + 8), tile(x + 16), svg("text", { x: x + 30, y: 44 }, words));
       x += 50 + words.length * 7;
     });
-    return { group, height: x > 14 ? 48 : 30 };
+    return { group, height: x > 22 ? 48 : 30 };
   };
 
   function picture(choice, scene) {
@@ -71,7 +68,6 @@
     const legend = espo.legend(scene, width - 20).group;
     legend.setAttribute("transform", `translate(0 ${height + 66})`);
     const line = (d, stroke, wide) => svg("path", { d, fill: "none", stroke, "stroke-width": wide / k });
-    const traced = (classes, count) => (geometry.kind === "cell" ? espo.tracePaths(geometry, classes, d3.range(count).map(() => new espo.TextPath())) : []);
     const fill = (d, colour) => svg("path", { d, fill: colour, stroke: colour, "stroke-width": 0.4 / k });
     const dot = (point, place) => point && svg("circle", { cx: point[0], cy: point[1], r: 5 / k, stroke: "#333", "stroke-width": 1 / k,
       fill: geometry.kind === "station" ? scene.colours[scene.classes[place]] ?? "none" : "#fff" });
@@ -82,8 +78,8 @@
       svg("rect", { width: "100%", height: "100%", fill: "#fff" }),
       svg("text", { ...FONT, x: 14, y: 22, "font-size": 16, "font-weight": 600 }, choice.title), svg("text", { ...FONT, x: 14, y: 42 }, choice.note),
       svg("g", { transform: "translate(0 52)", "clip-path": "url(#frame)" }, svg("g", { transform: `translate(${x} ${y}) scale(${k})` },
-        line(geometry.graticule, "#ccd5dd", 1), ...traced(scene.classes, scene.colours.length).map((d, one) => fill(d, scene.colours[one])),
-        ...traced(scene.hatches, 2).map((d, crossed) => svg("path", { d, fill: `url(#hatch${crossed})` })),
+        line(geometry.graticule, "#ccd5dd", 1), ...scene.paths.colours.map((d, one) => fill(d, scene.colours[one])),
+        ...scene.paths.hatches.map((d, crossed) => svg("path", { d, fill: `url(#hatch${crossed})` })),
         line(geometry.lakes, "#35658f", 0.8), line(geometry.borders, "#555", 0.8), line(geometry.coast, "#222", 1),
         ...geometry.regions.map((d) => line(d, "#111", 1.2)), ...geometry.stations.map(dot).filter(Boolean))), legend);
   }

@@ -10,7 +10,7 @@
     const whole = reach > 80;
     const projection = whole
       ? d3.geoNaturalEarth1().rotate([grid?.regular ? -(grid.west + grid.east) / 2 : -centre[0], 0])
-      : d3.geoAzimuthalEqualArea().rotate([-centre[0], -centre[1]]).clipAngle(reach * 1.6 + 2);
+      : d3.geoAzimuthalEqualArea().rotate([-centre[0], -centre[1]]).clipAngle(Math.min(170, reach * 3));
     const pad = Math.min(width, height) * 0.05;
     projection.fitExtent([[pad, pad], [width - pad, height - pad]], { type: "MultiPoint", coordinates: points });
     const path = d3.geoPath(projection).digits(2);
@@ -34,7 +34,6 @@
     }
     return { ny, nx, lon: espo.unpack(grid.corner_lon).at, lat: espo.unpack(grid.corner_lat).at };
   }
-
   // Corners along the domain's edge, of a large grid some of them.
   function outline({ ny, nx, lon, lat }) {
     const step = Math.max(1, Math.floor(Math.max(ny, nx) / 100));
@@ -42,7 +41,6 @@
     places.push(...d3.range(0, nx + 1, step).flatMap((i) => [i, ny * (nx + 1) + i]));
     return places.map((place) => [lon(place), lat(place)]).filter((point) => point.every(Number.isFinite));
   }
-
   // Corners on the plane (x, y), and the middle of a cell in degrees and on the plane.
   function cells({ ny, nx, lon, lat, west, east, regular }, projection, whole) {
     const size = (ny + 1) * (nx + 1);
@@ -63,7 +61,6 @@
     const up = y[0] < y[ny * (nx + 1)] ? -1 : 1; // the step of j towards the top
     return { ny, nx, x, y, around, centre, position, up, right: x[0] < x[nx] ? 1 : -1 };
   }
-
   // The cell at a point of the plane, or null.
   espo.cellAt = ({ ny, nx, x, y, around }, px, py) => {
     for (let place = 0; place < ny * nx; place++) {
@@ -78,43 +75,32 @@
     }
     return null;
   };
-
-  // Add the cells of each class to the class's path; neighbours in a row are one polygon.
-  espo.tracePaths = ({ ny, nx, x, y }, classes, paths) => {
+  // Of each of `count` classes, the path of its cells; neighbours in a row are one polygon.
+  espo.cellPaths = ({ ny, nx, x, y }, classes, count) => {
+    const paths = Array.from({ length: count }, () => []);
+    const point = (place) => `${x[place].toFixed(2)},${y[place].toFixed(2)}`;
     for (let j = 0; j < ny; j++) {
       for (let i = 0; i < nx;) {
         const own = classes[j * nx + i];
         const first = i;
         while (++i < nx && classes[j * nx + i] === own);
         if (own === 255) continue;
-        const [above, below, path] = [j * (nx + 1), (j + 1) * (nx + 1), paths[own]];
-        path.moveTo(x[above + first], y[above + first]);
-        for (let one = first + 1; one <= i; one++) path.lineTo(x[above + one], y[above + one]);
-        for (let one = i; one >= first; one--) path.lineTo(x[below + one], y[below + one]);
-        path.closePath();
+        const ring = d3.range(first, i + 1).map((one) => point(j * (nx + 1) + one));
+        for (let one = i; one >= first; one--) ring.push(point((j + 1) * (nx + 1) + one));
+        paths[own].push(`M${ring.join("L")}Z`);
       }
     }
-    return paths;
+    return paths.map((one) => one.join(""));
   };
 
-  // As Path2D, but text for an SVG.
-  espo.TextPath = class {
-    d = [];
-    moveTo(x, y) { this.d.push(`M${x.toFixed(2)},${y.toFixed(2)}`); }
-    lineTo(x, y) { this.d.push(`L${x.toFixed(2)},${y.toFixed(2)}`); }
-    closePath() { this.d.push("Z"); }
-    toString() { return this.d.join(""); }
-  };
-
-  const rgb = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
-  espo.rgb = rgb;
-
+  const rgb = (espo.rgb = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16)));
   // Classes between round numbers, each with the colour of its middle between `stops`; quotients by their logarithm.
   espo.scaleOf = ([low, high], stops, isQuotient) => {
     if (!(high > low)) [low, high] = isQuotient ? [low / 1.1, low * 1.1] : [low - 0.5, low + 0.5];
     const [on, back] = isQuotient ? [Math.log, Math.exp] : [Number, Number];
     const [first, last] = [on(low), on(high)];
-    const ticks = isQuotient ? d3.range(11).map((one) => Number(back(first + ((last - first) * one) / 10).toPrecision(3))) : d3.ticks(low, high, 12);
+    const ratio = (one) => Number(back(first + ((last - first) * one) / 10).toPrecision(3));
+    const ticks = isQuotient ? d3.range(11).map(ratio) : d3.ticks(low, high, 12);
     const bounds = ticks.length > 2 ? ticks : [low, (low + high) / 2, high];
     const colourAt = (share) => {
       const place = Math.max(0, Math.min(1, share)) * (stops.length - 1);

@@ -3,9 +3,7 @@
 (() => {
   const { el } = espo;
   const find = (id) => document.getElementById(id);
-
   espo.fail = (error) => void (find("alert").textContent = error.message);
-
   // The choice that a hash describes; for what it does not name, the first, of horizons the last.
   function choiceOf(hash) {
     const asked = new URLSearchParams(hash.slice(1));
@@ -51,7 +49,6 @@
     }
     return null;
   }
-
   // Write a changed choice into the hash; the page follows the hash.
   espo.go = ({ place = espo.choice.place, ...change }) => {
     const { indicator, of, ofs, scenario, alongName, partName, statisticName } = espo.choice;
@@ -81,7 +78,6 @@
     }
     espo.settled = choice;
   }
-
   // The legend and the downloads; a link goes to a file in the folder only.
   function below(choice, scene) {
     const width = Math.max(260, Math.min(560, find("map").clientWidth - 30));
@@ -120,12 +116,11 @@
       el("select", { id, onchange: (event) => espo.go(change(event.target.value)) }, ...options.map(option)));
   }
 
-  find("choices").addEventListener("submit", (event) => event.preventDefault());
   espo.load("index").then((index) => {
     espo.index = index;
     document.title = espo.clean(index.title);
     find("title").replaceChildren(el("bdi", {}, index.title));
-    espo.map.start(index, (place) => espo.go({ place }));
+    espo.map.start();
     addEventListener("hashchange", follow);
     return follow();
   }).catch(espo.fail);

@@ -7,30 +7,25 @@
   const context = canvas.getContext("2d");
   const layer = document.createElement("canvas"); // the cells, as they were drawn with `drawn`
   const view = { k: 1, x: 0, y: 0 };
-  const map = (espo.map = { view, scene: null, cursor: null });
-  let geometry, index, choose, lines = {}, paths, frame, drawn, resting;
+  const map = (espo.map = { view, draw, scene: null, cursor: null });
+  let geometry, lines = {}, paths, frame, drawn, resting;
 
-  map.start = (givenIndex, onChoose) => {
-    [index, choose] = [givenIndex, onChoose];
+  map.start = () => {
     new ResizeObserver(fit).observe(find("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     fit();
-    espo.load("lines").then((loaded) => {
-      lines = loaded;
-      lay();
-    }, espo.fail);
+    espo.load("lines").then((loaded) => lay((lines = loaded)), espo.fail);
   };
 
   function fit() {
     const { clientWidth: width, clientHeight: height } = find("stage");
     if (!width || !height || (geometry?.width === width && geometry.height === height)) return;
     for (const one of [canvas, layer]) [one.width, one.height] = [width * devicePixelRatio, height * devicePixelRatio];
-    if (geometry) [view.x, view.y] = [view.x + (width - geometry.width) / 2, view.y + (height - geometry.height) / 2];
-    if (geometry && view.k === 1) Object.assign(view, { x: 0, y: 0 });
-    geometry = map.geometry = espo.geometry(index, width, height);
+    const { width: w = width, height: h = height } = geometry ?? {};
+    Object.assign(view, view.k === 1 ? { x: 0, y: 0 } : { x: view.x + (width - w) / 2, y: view.y + (height - h) / 2 });
+    geometry = map.geometry = espo.geometry(espo.index, width, height);
     lay();
   }
-
   // Lines and cells on the plane, as paths.
   function lay() {
     for (const name of ["coast", "borders", "lakes"]) geometry[name] = geometry.lines(lines[name] ?? []);
@@ -38,7 +33,6 @@
     geometry.regions2D = geometry.regions.map((one) => new Path2D(one));
     map.show(map.scene);
   }
-
   // What the map shows of a choice: values, their classes of colour, hatched (0) and crossed (1) places.
   map.sceneOf = (choice, file, flags) => {
     const { entry, indicator, along, part, statistic } = choice;
@@ -60,11 +54,13 @@
 
   map.show = (scene) => {
     map.scene = scene;
-    const some = (count) => Array.from({ length: count }, () => new Path2D());
-    paths = scene && geometry.kind === "cell" && {
-      colours: espo.tracePaths(geometry, scene.classes, some(scene.colours.length)),
-      hatches: espo.tracePaths(geometry, scene.hatches, some(2)),
-    };
+    paths = null;
+    if (scene) {
+      const traced = (classes, count) => (geometry.kind === "cell" ? espo.cellPaths(geometry, classes, count) : []);
+      scene.paths = { colours: traced(scene.classes, scene.colours.length), hatches: traced(scene.hatches, 2) };
+      const drawable = (list) => list.map((one) => new Path2D(one));
+      paths = { colours: drawable(scene.paths.colours), hatches: drawable(scene.paths.hatches) };
+    }
     drawn = null;
     draw();
   };
@@ -75,19 +71,15 @@
   const onScreen = (on) => on.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
 
   function draw() {
-    frame ??= requestAnimationFrame(() => {
-      frame = null;
-      if (geometry) paint();
-    });
+    frame ??= requestAnimationFrame(() => geometry && paint());
   }
-  map.draw = draw;
-
   function stroke(path, colour, width, on = context) {
     [on.strokeStyle, on.lineWidth] = [colour, width / view.k];
     on.stroke(path);
   }
 
   function paint() {
+    frame = null;
     const style = getComputedStyle(canvas);
     const ink = (name) => style.getPropertyValue(name);
     context.setTransform(1, 0, 0, 1, 0, 0);
@@ -98,10 +90,7 @@
     onPlane(context);
     for (const [name, colour, width] of [["coast", "--halo", 2.6], ["lakes", "--halo", 1.8], ["lakes", "--lake", 0.8],
       ["borders", "--border", 0.8], ["coast", "--coast", 1]]) stroke(geometry[`${name}2D`], ink(colour), width);
-    for (const path of geometry.regions2D) {
-      stroke(path, ink("--halo"), 3);
-      stroke(path, ink("--region"), 1.2);
-    }
+    for (const path of geometry.regions2D) [["--halo", 3], ["--region", 1.2]].forEach(([colour, width]) => stroke(path, ink(colour), width));
     const own = geometry.kind === "station" && map.scene;
     geometry.stations.forEach((point, place) =>
       circle(point, own ? 7 : 3.5, [[ink("--coast"), 1]], own ? own.colours[own.classes[place]] ?? "transparent" : "#fff"));
@@ -167,15 +156,11 @@
     strokes.forEach(([colour, width]) => stroke(path, colour, width));
   }
   const pointOf = ({ kind, id, number }) => (kind === "cell" ? geometry.centre(...id) : geometry.stations[number]);
-
   // Moving: the view is k times the plane, moved by x and y.
   function move(k, x, y) {
     Object.assign(view, { k, x, y });
     clearTimeout(resting);
-    resting = setTimeout(() => {
-      resting = null;
-      draw();
-    }, 150);
+    resting = setTimeout(() => draw((resting = null)), 150);
     draw();
   }
   const pan = (x, y) => move(view.k, view.x + x, view.y + y);
@@ -187,12 +172,10 @@
   find("zoom-in").onclick = () => zoom(1.6);
   find("zoom-out").onclick = () => zoom(1 / 1.6);
   find("zoom-all").onclick = whole;
-
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), [event.offsetX, event.offsetY]);
   }, { passive: false });
-
   const pointers = new Map();
   let moved = 0;
   canvas.addEventListener("pointerdown", (event) => {
@@ -203,10 +186,12 @@
   canvas.addEventListener("pointermove", (event) => {
     const now = [event.offsetX, event.offsetY];
     const before = pointers.get(event.pointerId);
-    if (!before) return void (event.pointerType === "mouse" && hover(now));
+    if (!before) {
+      const place = event.pointerType === "mouse" && geometry && placeAt(now);
+      return void (find("hover").textContent = place ? map.tell(place) : "");
+    }
     moved += Math.hypot(now[0] - before[0], now[1] - before[1]);
     pointers.set(event.pointerId, now);
-    find("hover").hidden = true;
     if (moved < 5) return;
     const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
     pan(...now.map((one, axis) => (one - before[axis]) / pointers.size));
@@ -216,12 +201,9 @@
   canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
   canvas.addEventListener("pointerup", (event) => {
     const place = pointers.delete(event.pointerId) && moved < 5 && placeAt([event.offsetX, event.offsetY]);
-    if (!place) return;
-    map.cursor = null;
-    choose(place);
+    if (place) espo.go({ place }, (map.cursor = null));
   });
-  canvas.addEventListener("pointerleave", () => (find("hover").hidden = true));
-
+  canvas.addEventListener("pointerleave", () => (find("hover").textContent = ""));
   // The place at a point of the screen: a station near it, else its cell, else its region.
   function placeAt(point) {
     const far = geometry.stations.map((one) => (one ? Math.hypot(...toScreen(one).map((own, axis) => own - point[axis])) : Infinity));
@@ -234,19 +216,17 @@
     const number = geometry.regions2D.findIndex((path) => context.isPointInPath(path, x, y, "evenodd"));
     return number < 0 ? null : map.place("region", number);
   }
-
   // Where series are of regions and stations only, these are chosen.
   function hasCells() {
-    const tiles = map.scene && index.plumes[map.scene.choice.indicator.id]?.tiles;
-    return geometry.kind === "cell" && Boolean(tiles || !(index.regions.length + index.stations.length));
+    const { plumes, regions, stations } = espo.index;
+    const hasTiles = map.scene && plumes[map.scene.choice.indicator.id]?.tiles;
+    return geometry.kind === "cell" && Boolean(hasTiles || !(regions.length + stations.length));
   }
-
   map.place = (kind, id) => {
     if (kind === "cell") return { kind, id, number: id[0] * geometry.nx + id[1], name: espo.position(geometry.position(...id)) };
-    const { id: own, name } = index[`${kind}s`][id];
+    const { id: own, name } = espo.index[`${kind}s`][id];
     return { kind, id: own, number: id, name };
   };
-
   // A place's value, and what is known of its trust, in words.
   map.tell = (place) => {
     if (!map.scene || place.kind !== geometry.kind) return espo.isolate(place.name);
@@ -255,49 +235,26 @@
   map.trust = (number) => [map.scene.unusable?.[number] === 1 && "do not use",
     ["", "robust", "no robust change", "conflicting changes"][map.scene.robust?.[number]]].filter(Boolean);
 
-  function hover(point) {
-    const place = geometry && placeAt(point);
-    const box = find("hover");
-    box.hidden = !place;
-    if (!place) return;
-    box.textContent = map.tell(place);
-    box.style.left = `${Math.min(point[0] + 14, geometry.width - box.offsetWidth - 4)}px`;
-    box.style.top = `${Math.max(4, point[1] - box.offsetHeight - 10)}px`;
-  }
-
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
     const step = STEPS[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (step && event.shiftKey) pan(-60 * step[0], -60 * step[1]);
+    if (step && (event.shiftKey || !hasCells())) pan(-60 * step[0], -60 * step[1]);
     else if (step) moveCursor(...step);
-    else if (event.key === "Enter" && map.cursor) choose(map.cursor);
+    else if (event.key === "Enter" && map.cursor) espo.go({ place: map.cursor });
     else if (event.key === "+" || event.key === "=") zoom(1.6);
     else if (event.key === "-") zoom(1 / 1.6);
     else if (event.key === "0") whole();
     else return;
     event.preventDefault();
   });
-  canvas.addEventListener("blur", () => {
-    map.cursor = null;
-    draw();
-  });
-
-  // To the next cell, from the chosen one or the middle; without series of cells, to the next station or region.
+  // To the next cell, from the chosen one or the middle; it stays in view.
   function moveCursor(right, down) {
     const from = map.cursor ?? map.scene?.choice.place;
-    if (hasCells()) {
-      const { ny, nx } = geometry;
-      const [j, i] = from?.kind === "cell" ? [from.id[0] - down * geometry.up, from.id[1] + right * geometry.right] : [ny >> 1, nx >> 1];
-      map.cursor = map.place("cell", [Math.max(0, Math.min(ny - 1, j)), Math.max(0, Math.min(nx - 1, i))]);
-    } else {
-      const all = ["station", "region"].flatMap((kind) => index[`${kind}s`].map((_, one) => map.place(kind, one)));
-      const now = all.findIndex((one) => one.kind === from?.kind && one.number === from.number);
-      map.cursor = all[(now + right + down + all.length) % all.length] ?? null;
-    }
-    if (!map.cursor) return;
+    const { ny, nx, up, right: east } = geometry;
+    const [j, i] = from?.kind === "cell" ? [from.id[0] - down * up, from.id[1] + right * east] : [ny >> 1, nx >> 1];
+    map.cursor = map.place("cell", [Math.max(0, Math.min(ny - 1, j)), Math.max(0, Math.min(nx - 1, i))]);
     find("said").textContent = map.tell(map.cursor);
-    if (map.cursor.kind === "region") return draw();
     const out = (value, size) => (value < 30 ? 30 - value : value > size - 30 ? size - 30 - value : 0);
     const [x, y] = toScreen(pointOf(map.cursor));
     pan(out(x, geometry.width), out(y, geometry.height));

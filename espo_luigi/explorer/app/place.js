@@ -5,7 +5,6 @@
   const find = (id) => document.getElementById(id);
   const panel = find("place");
   let chart, redraw;
-
   // {times, part, names, reference, scenarios: {id: {low, median, high, members, names}}} of a place, or null.
   async function seriesOf({ indicator, place, partName }) {
     const { [`${place.kind}s`]: key, tiles } = espo.index.plumes[indicator.id] ?? {};
@@ -50,8 +49,8 @@
       known && el("p", { class: "big" }, el("strong", { id: "place-value" }, choice.text(known[choice.statistic])),
         el("bdi", {}, [espo.statisticName(choice.statisticName) + range, ...(own ? espo.map.trust(place.number) : [])].join(" · "))),
       own && scene.unusable?.[place.number] === 1 && el("p", { class: "warned" }, "Do not use this cell: its values are flagged."),
-      el("h3", {}, el("bdi", {}, indicator.name), `${indicator.units ? ` (${indicator.units})` : ""}, ${espo.partName(series?.part ?? choice.partName)}`),
-      series ? el("div", { id: "chart", role: "img", "aria-label": summary(choice, series) }) : el("p", {}, "There are no series of this place."),
+      el("h3", { id: "chart-title" }, el("bdi", {}, indicator.name), `${indicator.units ? ` (${indicator.units})` : ""}, ${espo.partName(series?.part ?? choice.partName)}`),
+      series ? el("div", { id: "chart", role: "img", "aria-labelledby": "chart-title readout" }) : el("p", {}, "There are no series of this place."),
       series && el("p", { id: "readout" }),
       series && el("ul", { id: "key" }),
       rows.length && table(choice, rows),
@@ -63,17 +62,10 @@
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw?.());
   new ResizeObserver(() => redraw && chart.setSize({ width: find("chart").clientWidth, height: 260 })).observe(panel);
-
   const yearOf = (time) => parseInt(time, 10);
   const nameOf = (id) => espo.index.scenarios.find((one) => one.id === id)?.name ?? id;
   const shownId = (choice, { scenarios }) => (scenarios[choice.scenario.id] ? choice.scenario.id : Object.keys(scenarios)[0]);
   const period = (text) => /^(\d+)-(\d+)$/.exec(text ?? "")?.slice(1).map(Number);
-
-  function summary(choice, series) {
-    const id = shownId(choice, series);
-    const ends = [0, series.times.length - 1].map((at) => `${series.times[at]}: ${espo.number(series.scenarios[id].median[at], choice.digits)}`);
-    return `${espo.isolate(choice.indicator.name)}, ${espo.isolate(nameOf(id))}: ${ends.join("; ")} ${choice.indicator.units ?? ""}`;
-  }
 
   function draw(choice, series) {
     chart?.destroy();
@@ -133,7 +125,6 @@
 
   const isShown = ({ entry, along }, choice) => entry.of === choice.of && entry.scenario === choice.scenario.id && along === choice.alongName;
   const changeMaps = (id) => espo.index.maps.filter((one) => one.indicator === id && one.of === "change");
-
   // Rows of the table from the maps: the shown one, and others that are quickly there.
   async function changesOf({ indicator, place, entry: { key }, partName }) {
     const maps = changeMaps(indicator.id).filter((one) => one.key === key || one.bytes < 1e6);
@@ -147,7 +138,6 @@
       return entry.along.map((along, one) => ({ entry, along, values: row(one) }));
     });
   }
-
   // Rows of a region or a station: each simulation's means over both periods, and the statistics of their differences.
   function changesOfSeries({ indicator }, series) {
     if (!series) return [];

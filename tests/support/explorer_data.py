@@ -20,9 +20,9 @@ STATISTICS = ["p10", "p50", "p90"]
 SCENARIOS = {"ssp245": "SSP2-4.5", "ssp585": "SSP5-8.5"}
 YEARS = list(range(1991, 2101))
 MEMBERS = 5
-RED_BLUE = "#053061 #2166ac #4393c3 #92c5de #f7f7f7 #f4a582 #d6604d #b2182b #67001f".split()
-BROWN_GREEN = "#543005 #8c510a #bf812d #dfc27d #f5f5f5 #80cdc1 #35978f #01665e #003c30".split()
-YELLOW_RED = "#ffffcc #ffeda0 #fed976 #feb24c #fd8d3c #fc4e2a #e31a1c #bd0026 #800026".split()
+RED_BLUE = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#f7f7f7", "#f4a582", "#d6604d", "#b2182b", "#67001f"]
+BROWN_GREEN = ["#543005", "#8c510a", "#bf812d", "#dfc27d", "#f5f5f5", "#80cdc1", "#35978f", "#01665e", "#003c30"]
+YELLOW_RED = ["#ffffcc", "#ffeda0", "#fed976", "#feb24c", "#fd8d3c", "#fc4e2a", "#e31a1c", "#bd0026", "#800026"]
 HOSTILE = '<img src=x onerror="window.hostile = 1">\u202e=1+1'
 
 
@@ -72,7 +72,7 @@ def plume(places: int, start: int = 0) -> dict[str, Any]:
         scenarios[scenario] = {**one, "names": names}
     reference = 5 + noise.normal(0, 0.5, (places, len(PARTS), len(YEARS)))
     reference[..., years > 2020] = np.nan
-    return {"years": YEARS, "parts": PARTS, "scenarios": scenarios, "reference": packed(reference)}
+    return {"years": YEARS, "parts": PARTS, "names": STATISTICS, "scenarios": scenarios, "reference": packed(reference)}
 
 
 def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:
@@ -166,7 +166,17 @@ def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:
 TILES = {(5, 5), (2, 7), (0, 0)}
 LINES = {
     "coast": [
-        [[-80, 51.5], [-79, 54.5], [-77.5, 56.5], [-78, 58.6], [-77.4, 60], [-78, 62], [-74, 62], [-71, 61], [-69.5, 59]],
+        [
+            [-80, 51.5],
+            [-79, 54.5],
+            [-77.5, 56.5],
+            [-78, 58.6],
+            [-77.4, 60],
+            [-78, 62],
+            [-74, 62],
+            [-71, 61],
+            [-69.5, 59],
+        ],
         [[-69.5, 59], [-67, 58.5], [-65, 60], [-64, 59.5], [-62, 57], [-60, 55], [-57, 53], [-58, 51.5], [-64, 50.2]],
         [[-64, 50.2], [-67, 49.3], [-70, 47], [-68, 48.6], [-65, 49.2], [-64.5, 48.4], [-66, 47.8], [-64.8, 46]],
     ],

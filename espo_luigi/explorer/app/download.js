@@ -1,117 +1,96 @@
-// Files to take away: CSV of the map and of a place's series, the map as SVG and PNG.
+// Files to take away: CSV of the map and of a place's series, the map as SVG and PNG; and the legend.
 "use strict";
 (() => {
   const { el, svg } = espo;
-  const pixelsOf = () => document.getElementById("canvas");
-
+  const FONT = { "font-family": "system-ui, sans-serif", "font-size": 12 };
   espo.button = (words, onclick) => el("button", { type: "button", onclick }, words);
 
-  function save(name, type, content) {
-    const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
-    el("a", { href: url, download: name.replace(/[^\w.+-]+/g, "_") }).click();
+  function save(choice, more, ending, content) {
+    const parts = [choice.indicator.id, choice.of, choice.scenario.id, choice.alongName, choice.partName, more].filter(Boolean);
+    const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content]));
+    el("a", { href: url, download: `${parts.join("_").replace(/[^\w.+-]+/g, "_")}.${ending}` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
-  const nameOf = ({ indicator, scenario, alongName, partName }, ...more) => [indicator.id, scenario.id, alongName, partName, ...more].join("_");
-
-  // A table as text; a spreadsheet must not take a name for a formula.
-  const csv = (rows) => rows.map((row) => row.map((one) => {
+  // No text may be a formula to a spreadsheet.
+  const csv = (rows) => rows.map((row) => `${row.map((one) => {
     if (typeof one === "number") return Number.isFinite(one) ? String(Number(one.toPrecision(7))) : "";
     const text = /^[=+\-@\t\r]/.test(one) ? `'${one}` : one;
-    return /[",\r\n']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  }).join(",")).join("\r\n") + "\r\n";
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }).join(",")}\r\n`).join("");
 
-  espo.saveMap = (choice, scene, index) => {
-    const { entry } = choice;
-    const cells = espo.map.geometry.kind === "cell";
-    const named = cells ? null : index[`${espo.map.geometry.kind}s`];
-    const units = entry.of === "change" ? choice.indicator.change.units : choice.indicator.units;
-    const rows = [[...(cells ? ["latitude", "longitude"] : ["id", "name"]), ...entry.statistics.map((one) => `${one} (${units})`), "robustness", "do_not_use"]];
-    for (let place = 0; place < scene.count; place++) {
-      if (scene.classes[place] === 255) continue;
-      const where = cells ? centre(place) : [named[place].id, named[place].name];
-      const robust = { 1: "robust", 2: "no robust change", 3: "conflicting" }[scene.robust?.[place]] ?? "";
-      rows.push([...where, ...entry.statistics.map((_, one) => scene.statisticAt(one, place)), robust, scene.unusable?.[place] === 1 ? "yes" : ""]);
-    }
-    save(`${nameOf(choice, entry.of)}.csv`, "text/csv", csv(rows));
-  };
-  function centre(place) {
+  espo.saveMap = (choice, scene) => {
     const { geometry } = espo.map;
-    const [lon, lat] = geometry.middleOf(Math.floor(place / geometry.nx), place % geometry.nx);
-    return [Number(lat.toFixed(4)), Number(lon.toFixed(4))];
-  }
-
-  espo.saveSeries = (choice, { times, scenarios, reference, part, bounds }) => {
-    const most = d3.max(Object.values(scenarios), (one) => one.members.length);
-    const rows = [["scenario", "time", "part", bounds[0], bounds[1], bounds.at(-1), "reference", ...Array.from({ length: most }, (_, one) => `member ${one + 1}`)]];
-    for (const [id, one] of Object.entries(scenarios)) {
-      rows.push(["members of", id, "", "", "", "", "", ...one.names.map(String)]);
-      times.forEach((time, at) => rows.push([id, String(time), part,
-        ...[one.low, one.median, one.high, reference, ...one.members].map((values) => values?.[at] ?? NaN)]));
-    }
-    save(`${nameOf(choice, choice.place.id)}_series.csv`, "text/csv", csv(rows));
+    const cells = geometry.kind === "cell";
+    const { statistics } = choice.entry;
+    const places = d3.range(scene.count).filter((place) => scene.classes[place] !== 255);
+    const centre = (place) => geometry.position(Math.floor(place / geometry.nx), place % geometry.nx).map((one) => Number(one.toFixed(4))).reverse();
+    const station = (place) => [espo.index.stations[place].id, espo.index.stations[place].name];
+    save(choice, "", "csv", csv([
+      [...(cells ? ["latitude", "longitude"] : ["id", "name"]), ...statistics.map((one) => `${one}${choice.units ? ` (${choice.units})` : ""}`), "trust"],
+      ...places.map((place) => [...(cells ? centre(place) : station(place)), ...statistics.map((_, one) => scene.statisticAt(one, place)), espo.map.trust(place).join("; ")]),
+    ]));
   };
 
-  // The legend: classes with their colours, ends where values go on, hatches.
+  espo.saveSeries = (choice, { times, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
+    ["scenario", "time", "part", "series", "value"],
+    ...(reference ?? []).map((value, at) => ["", String(times[at]), part, "reference", value]),
+    ...Object.entries(scenarios).flatMap(([id, { low, median, high, members, names: own }]) =>
+      [[names[0], low], [low ? names[1] ?? "median" : "value", median], [names.at(-1), high], ...members.map((one, number) => [own[number], one])]
+        .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(times[at]), part, name, value]))),
+  ]));
+  // Classes with their colours, arrows where values go on, and the hatches that there are.
   espo.legend = (scene, width) => {
-    const { scale: { bounds, colours }, choice, used } = scene;
-    const first = used.has(0) ? 0 : 1;
-    const last = used.has(colours.length - 1) ? colours.length : colours.length - 1;
-    const wide = Math.min(44, (width - 80) / (last - first));
-    const digits = espo.decimals(bounds.at(-1) - bounds[0]);
-    const group = svg("g", { "font-family": "system-ui, sans-serif", "font-size": 12, fill: "currentColor" });
-    for (let one = first; one < last; one++) {
-      const x = 14 + (one - first) * wide;
-      const end = one === 0 ? `M${x + wide},0L${x},6.5L${x + wide},13Z` : `M${x},0L${x + wide},6.5L${x},13Z`;
-      group.append(one === 0 || one === colours.length - 1 ? svg("path", { d: end, fill: colours[one] })
-        : svg("rect", { x, y: 0, width: wide + 0.3, height: 13, fill: colours[one] }));
-      if (one > 0 && (one % 2 || wide > 34)) group.append(svg("text", { x, y: 27, "text-anchor": "middle" }, espo.number(bounds[one - 1], digits, choice.signed)));
-    }
-    const marks = [[scene.hatched, 0, "no robust change"], [scene.crossed, 1, scene.unusable?.includes(1) ? "conflicting, or do not use" : "conflicting"]];
-    let x = 10;
-    if (choice.units) group.append(svg("text", { x: 18 + (last - first) * wide, y: 11 }, choice.units));
-    for (const [shown, which, words] of marks) {
-      if (!shown) continue;
-      group.append(svg("rect", { x, y: 36, width: 22, height: 13, fill: "#fff", stroke: "#777" }), svg("path", { d: HATCH(x, 36, 22, 13, which), stroke: "#222", fill: "none" }),
-        svg("text", { x: x + 28, y: 47 }, words));
-      x += 44 + words.length * 7;
-    }
-    return { group, height: x > 10 ? 52 : 30 };
+    const { scale: { bounds }, colours, choice } = scene;
+    const shown = d3.range(colours.length).filter((one) => (one && one < bounds.length) || scene.classes.includes(one));
+    const wide = Math.min(44, (width - 80) / shown.length);
+    const digits = Math.max(choice.kind === "quotient" ? 2 : 0, espo.decimals(bounds.at(-1) - bounds[0]));
+    const group = svg("g", { ...FONT, fill: "currentColor" });
+    shown.forEach((one, number) => {
+      const [x, end] = [22 + number * wide, 22 + (number + 1) * wide];
+      const d = one === 0 ? `M${end},0L${x},6.5L${end},13Z` : one === bounds.length ? `M${x},0L${end},6.5L${x},13Z` : `M${x},0H${end + 0.3}V13H${x}Z`;
+      group.append(svg("path", { d, fill: colours[one] }));
+      if (one && (wide > 38 || one % 2)) group.append(svg("text", { x, y: 27, "text-anchor": "middle" }, espo.number(bounds[one - 1], digits, choice.signed)));
+    });
+    group.append(svg("text", { x: 28 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
+    let x = 22;
+    [scene.robust && "no robust change", [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ")].forEach((words, crossed) => {
+      if (!scene.hatches.includes(crossed)) return;
+      const tile = (at) => svg("path", { d: espo.hatchPath(crossed), stroke: "#222", fill: "none", transform: `translate(${at} 36)` });
+      group.append(svg("path", { d: `M${x},36h24v8h-24Z`, fill: "#fff" }), tile(x), tile(x + 8), tile(x + 16), svg("text", { x: x + 30, y: 44 }, words));
+      x += 50 + words.length * 7;
+    });
+    return { group, height: x > 22 ? 48 : 30 };
   };
-  const HATCH = (x, y, w, h, crossed) => [0, 8, 16].map((one) => `M${x + one},${y + h}L${Math.min(x + w, x + one + 8)},${y}${crossed ? `M${x + one},${y}L${Math.min(x + w, x + one + 8)},${y + h}` : ""}`).join("");
 
   function picture(choice, scene) {
-    const { geometry, view } = espo.map;
+    const { geometry, view: { k, x, y } } = espo.map;
     const { width, height } = geometry;
-    const legend = espo.legend(scene, width - 20);
-    legend.group.setAttribute("transform", `translate(10 ${height + 66})`);
-    const at = `translate(${view.x} ${view.y}) scale(${view.k})`;
-    const line = (d, stroke, wide) => svg("path", { d, fill: "none", stroke, "stroke-width": wide / view.k });
-    const paths = espo.map.paths();
-    const cells = paths ? paths.colours.map((d, one) => d && svg("path", { d, fill: scene.colours[one], stroke: scene.colours[one], "stroke-width": 0.4 / view.k }))
-      : geometry.kind === "region" ? geometry.regions.map((d, one) => svg("path", { d, "fill-rule": "evenodd", fill: scene.colours[scene.classes[one]] ?? "none" })) : [];
-    const hatches = (paths?.hatches ?? []).map((d, one) => d && svg("path", { d, fill: `url(#hatch${one})` }));
-    const dots = geometry.stations.map((point, one) => point && svg("circle", { cx: point[0], cy: point[1], r: 6 / view.k, stroke: "#333", "stroke-width": 1 / view.k,
-      fill: geometry.kind === "station" ? scene.colours[scene.classes[one]] ?? "none" : "#fff" }));
-    const whole = geometry.kind === "cell" && !paths ? [svg("image", { width, height, href: pixelsOf().toDataURL() })] : [];
-    const pattern = (one) => svg("pattern", { id: `hatch${one}`, width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: `scale(${1 / view.k})` },
-      svg("path", { d: one ? "M0,8L8,0M0,0L8,8" : "M0,8L8,0", stroke: "#222", fill: "none" }));
-    return svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height: height + 130, viewBox: `0 0 ${width} ${height + 130}`, color: "#222" },
+    const legend = espo.legend(scene, width - 20).group;
+    legend.setAttribute("transform", `translate(0 ${height + 66})`);
+    const line = (d, stroke, wide) => svg("path", { d, fill: "none", stroke, "stroke-width": wide / k });
+    const fill = (d, colour) => svg("path", { d, fill: colour, stroke: colour, "stroke-width": 0.4 / k });
+    const dot = (point, place) => point && svg("circle", { cx: point[0], cy: point[1], r: 5 / k, stroke: "#333", "stroke-width": 1 / k,
+      fill: geometry.kind === "station" ? scene.colours[scene.classes[place]] ?? "none" : "#fff" });
+    const pattern = (crossed) => svg("pattern", { id: `hatch${crossed}`, width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: `scale(${1 / k})` },
+      svg("path", { d: espo.hatchPath(crossed), stroke: "#222", fill: "none" }));
+    return svg("svg", { width, height: height + 130, viewBox: `0 0 ${width} ${height + 130}`, color: "#222" },
       svg("defs", {}, svg("clipPath", { id: "frame" }, svg("rect", { width, height })), pattern(0), pattern(1)),
       svg("rect", { width: "100%", height: "100%", fill: "#fff" }),
-      svg("g", { "font-family": "system-ui, sans-serif", fill: "#222" }, svg("text", { x: 10, y: 22, "font-size": 16, "font-weight": 600 }, choice.title), svg("text", { x: 10, y: 42, "font-size": 12 }, choice.note)),
-      svg("g", { transform: "translate(0 52)", "clip-path": "url(#frame)" }, ...whole, svg("g", { transform: at }, ...[...cells, ...hatches].filter(Boolean),
-        line(geometry.lakes, "#3b6f9e", 0.8), line(geometry.borders, "#666", 0.8), line(geometry.coast, "#222", 1), ...geometry.regions.map((d) => line(d, "#222", 1.2)), ...dots.filter(Boolean))),
-      legend.group);
+      svg("text", { ...FONT, x: 14, y: 22, "font-size": 16, "font-weight": 600 }, choice.title), svg("text", { ...FONT, x: 14, y: 42 }, choice.note),
+      svg("g", { transform: "translate(0 52)", "clip-path": "url(#frame)" }, svg("g", { transform: `translate(${x} ${y}) scale(${k})` },
+        line(geometry.graticule, "#ccd5dd", 1), ...scene.paths.colours.map((d, one) => fill(d, scene.colours[one])),
+        ...scene.paths.hatches.map((d, crossed) => svg("path", { d, fill: `url(#hatch${crossed})` })),
+        line(geometry.lakes, "#35658f", 0.8), line(geometry.borders, "#555", 0.8), line(geometry.coast, "#222", 1),
+        ...geometry.regions.map((d) => line(d, "#111", 1.2)), ...geometry.stations.map(dot).filter(Boolean))), legend);
   }
 
-  espo.saveSvg = (choice, scene) => save(`${nameOf(choice)}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(picture(choice, scene)));
+  const drawing = (choice, scene) => new XMLSerializer().serializeToString(picture(choice, scene));
+  espo.saveSvg = (choice, scene) => save(choice, "", "svg", drawing(choice, scene));
   espo.savePng = async (choice, scene) => {
-    const node = picture(choice, scene);
-    const image = new Image();
-    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(node))}`;
+    const image = el("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing(choice, scene))}` });
     await image.decode();
     const canvas = el("canvas", { width: 2 * image.width, height: 2 * image.height });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-    canvas.toBlob((blob) => save(`${nameOf(choice)}.png`, "image/png", blob));
+    canvas.toBlob((blob) => save(choice, "", "png", blob));
   };
 })();

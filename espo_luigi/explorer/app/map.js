@@ -1,386 +1,262 @@
 // The map: a canvas with cells, hatches, lines and the cursor; moved by mouse, touch and keyboard.
 "use strict";
 (() => {
-  const { el, load, unpack } = espo;
+  const LARGE = 20000; // cells; more of them move as an image
   const find = (id) => document.getElementById(id);
   const canvas = find("canvas");
   const context = canvas.getContext("2d");
+  const layer = document.createElement("canvas"); // the cells, as they were drawn with `drawn`
   const view = { k: 1, x: 0, y: 0 };
-  const map = { view, scene: null, cursor: null, lines: null };
-  espo.map = map;
-  let geometry, index, choose, paths, frame;
+  const map = (espo.map = { view, draw, scene: null, cursor: null });
+  let geometry, lines = {}, paths, frame, drawn, resting;
 
-  map.start = (givenIndex, onChoose) => {
-    [index, choose] = [givenIndex, onChoose];
+  map.start = () => {
     new ResizeObserver(fit).observe(find("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     fit();
-    load("lines").then((lines) => {
-      map.lines = lines;
-      lay();
-      draw();
-    }, espo.fail);
+    espo.load("lines").then((loaded) => lay((lines = loaded)), espo.fail);
   };
 
   function fit() {
     const { clientWidth: width, clientHeight: height } = find("stage");
-    if (!width || !height || (geometry?.width === width && geometry?.height === height)) return;
-    [canvas.width, canvas.height] = [width * devicePixelRatio, height * devicePixelRatio];
-    const before = geometry;
-    geometry = map.geometry = espo.geometry(index, width, height);
-    if (before) {
-      // The middle of the view stays.
-      view.x = width / 2 - ((before.width / 2 - view.x) / before.width) * width;
-      view.y = height / 2 - ((before.height / 2 - view.y) / before.height) * height;
-    }
+    if (!width || !height || (geometry?.width === width && geometry.height === height)) return;
+    for (const one of [canvas, layer]) [one.width, one.height] = [width * devicePixelRatio, height * devicePixelRatio];
+    const { width: w = width, height: h = height } = geometry ?? {};
+    Object.assign(view, view.k === 1 ? { x: 0, y: 0 } : { x: view.x + (width - w) / 2, y: view.y + (height - h) / 2 });
+    geometry = map.geometry = espo.geometry(espo.index, width, height);
     lay();
-    if (map.scene) map.show(map.scene);
-    draw();
   }
-
-  // Lines on the plane, as paths.
+  // Lines and cells on the plane, as paths.
   function lay() {
-    const { coast = [], borders = [], lakes = [] } = map.lines ?? {};
-    geometry.coast = geometry.lines(coast);
-    geometry.borders = geometry.lines(borders);
-    geometry.lakes = geometry.lines(lakes);
+    for (const name of ["coast", "borders", "lakes"]) geometry[name] = geometry.lines(lines[name] ?? []);
     for (const name of ["coast", "borders", "lakes", "graticule"]) geometry[`${name}2D`] = new Path2D(geometry[name]);
     geometry.regions2D = geometry.regions.map((one) => new Path2D(one));
+    map.show(map.scene);
   }
-
-  // What the map shows of a choice: values, their classes and hatches.
+  // What the map shows of a choice: values, their classes of colour, hatched (0) and crossed (1) places.
   map.sceneOf = (choice, file, flags) => {
     const { entry, indicator, along, part, statistic } = choice;
-    const values = unpack(file.values);
+    const values = espo.unpack(file.values);
     const [, parts, statistics] = values.shape;
     const count = values.shape.slice(3).reduce((a, b) => a * b, 1);
-    const start = ((along * parts + part) * statistics + statistic) * count;
-    const scale = espo.scaleOf(entry.limits, indicator.colours[entry.of]);
+    const first = (along * parts + part) * statistics * count;
+    const scale = espo.scaleOf(entry.limits, indicator.colours[entry.of], choice.kind === "quotient");
     const robust = file.robust && espo.bytes(file.robust).subarray((along * parts + part) * count);
     const unusable = flags && espo.bytes(flags.unusable);
-    const scene = { choice, scale, colours: scale.colours, unusable, robust, count, statistics };
-    scene.valueAt = (place) => values.at(start + place);
-    scene.statisticAt = (which, place) => values.at(start + (which - statistic) * count + place);
-    scene.classes = new Uint8Array(count);
-    scene.hatches = new Uint8Array(count).fill(255);
-    scene.used = new Set();
-    for (let place = 0; place < count; place++) {
-      const own = (scene.classes[place] = scale.classOf(scene.valueAt(place)));
-      scene.used.add(own);
-      if (own === 255) continue;
-      if (robust?.[place] === 3 || unusable?.[place] === 1) scene.hatches[place] = 1;
-      else if (robust?.[place] === 2) scene.hatches[place] = 0;
-    }
-    scene.hatched = scene.hatches.includes(0);
-    scene.crossed = scene.hatches.includes(1);
+    const scene = { choice, scale, colours: scale.colours, robust, unusable, count };
+    scene.statisticAt = (which, place) => values.at(first + which * count + place);
+    scene.valueAt = (place) => scene.statisticAt(statistic, place);
+    scene.classes = Uint8Array.from({ length: count }, (_, place) => scale.classOf(scene.valueAt(place)));
+    scene.hatches = scene.classes.map((own, place) =>
+      own === 255 ? 255 : robust?.[place] === 3 || unusable?.[place] === 1 ? 1 : robust?.[place] === 2 ? 0 : 255);
     return scene;
   };
 
   map.show = (scene) => {
     map.scene = scene;
     paths = null;
+    if (scene) {
+      const traced = (classes, count) => (geometry.kind === "cell" ? espo.cellPaths(geometry, classes, count) : []);
+      scene.paths = { colours: traced(scene.classes, scene.colours.length), hatches: traced(scene.hatches, 2) };
+      const drawable = (list) => list.map((one) => new Path2D(one));
+      paths = { colours: drawable(scene.paths.colours), hatches: drawable(scene.paths.hatches) };
+    }
+    drawn = null;
     draw();
   };
 
   const toScreen = ([x, y]) => [x * view.k + view.x, y * view.k + view.y];
   const toPlane = ([x, y]) => [(x - view.x) / view.k, (y - view.y) / view.k];
+  const onPlane = (on) => on.setTransform(...[view.k, 0, 0, view.k, view.x, view.y].map((one) => one * devicePixelRatio));
+  const onScreen = (on) => on.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
 
   function draw() {
-    frame ??= requestAnimationFrame(() => {
-      frame = null;
-      if (geometry) paint();
-    });
+    frame ??= requestAnimationFrame(() => geometry && paint());
   }
-  map.draw = draw;
-
-  // Paths of the scene, by colour and by hatch: all of a small grid's, the visible ones of a large grid's; null: as pixels.
-  map.paths = () => {
-    const { scene } = map;
-    if (geometry.kind !== "cell") return null;
-    const all = [0, geometry.ny, 0, geometry.nx];
-    const large = espo.isLarge(all);
-    if (paths && !large) return paths;
-    const part = large ? espo.visible(geometry, [...toPlane([0, 0]), ...toPlane([geometry.width, geometry.height])]) : all;
-    if (espo.isLarge(part)) return null;
-    paths = {
-      colours: espo.cellPaths(geometry, scene.classes, scene.colours.length, part),
-      hatches: espo.cellPaths(geometry, scene.hatches, 2, part),
-    };
-    paths.colours2D = paths.colours.map((one) => new Path2D(one));
-    paths.hatches2D = paths.hatches.map((one) => new Path2D(one));
-    return paths;
-  };
+  function stroke(path, colour, width, on = context) {
+    [on.strokeStyle, on.lineWidth] = [colour, width / view.k];
+    on.stroke(path);
+  }
 
   function paint() {
-    const ratio = devicePixelRatio;
+    frame = null;
     const style = getComputedStyle(canvas);
     const ink = (name) => style.getPropertyValue(name);
-    const plane = () => context.setTransform(ratio * view.k, 0, 0, ratio * view.k, ratio * view.x, ratio * view.y);
-    const stroke = (path, colour, width) => {
-      [context.strokeStyle, context.lineWidth] = [colour, width / view.k];
-      context.stroke(path);
-    };
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    context.lineJoin = "round";
-    plane();
+    onPlane(context);
     stroke(geometry.graticule2D, ink("--graticule"), 1);
-    if (map.scene) paintValues(plane, stroke, ratio);
-    plane();
-    stroke(geometry.coast2D, ink("--halo"), 2.6);
-    stroke(geometry.lakes2D, ink("--halo"), 1.8);
-    stroke(geometry.lakes2D, ink("--lake"), 0.8);
-    stroke(geometry.borders2D, ink("--border"), 0.8);
-    stroke(geometry.coast2D, ink("--coast"), 1);
-    geometry.regions2D.forEach((path) => {
-      stroke(path, ink("--halo"), 3);
-      stroke(path, ink("--region"), 1.2);
-    });
-    if (geometry.kind !== "station") geometry.stations.forEach((_, place) => dot(place, ink("--dot"), ink("--coast"), 3.5));
+    if (paths) paintCells();
+    onPlane(context);
+    for (const [name, colour, width] of [["coast", "--halo", 2.6], ["lakes", "--halo", 1.8], ["lakes", "--lake", 0.8],
+      ["borders", "--border", 0.8], ["coast", "--coast", 1]]) stroke(geometry[`${name}2D`], ink(colour), width);
+    for (const path of geometry.regions2D) [["--halo", 3], ["--region", 1.2]].forEach(([colour, width]) => stroke(path, ink(colour), width));
+    const own = geometry.kind === "station" && map.scene;
+    geometry.stations.forEach((point, place) =>
+      circle(point, own ? 7 : 3.5, [[ink("--coast"), 1]], own ? own.colours[own.classes[place]] ?? "transparent" : "#fff"));
     for (const [place, colour] of [[map.scene?.choice.place, "--chosen"], [map.cursor, "--cursor"]]) {
-      if (!place) continue;
-      plane();
-      const outline = place.kind === "cell" ? new Path2D(espo.cellPath(geometry, ...place.id))
-        : place.kind === "region" ? geometry.regions2D[place.number] : null;
-      if (outline) {
-        stroke(outline, ink("--halo"), 5);
-        stroke(outline, ink(colour), 2.5);
-      }
-      if (place.kind !== "region") ring(map.pointOf(place), ink("--halo"), ink(colour));
+      if (place) mark(place, [[ink("--halo"), 5], [ink(colour), 2.4]]);
     }
   }
 
-  function paintValues(plane, stroke, ratio) {
-    const { scene } = map;
-    if (geometry.kind === "station") {
-      scene.classes.forEach((own, place) => dot(place, scene.colours[own] ?? "transparent", "#333", 7, scene.hatches[place]));
-      return;
-    }
-    plane();
-    if (geometry.kind === "region") {
-      scene.classes.forEach((own, place) => {
-        context.fillStyle = scene.colours[own] ?? "transparent";
-        context.fill(geometry.regions2D[place], "evenodd");
+  function paintCells() {
+    const still = map.scene.count <= LARGE || !resting;
+    if (still && (drawn?.k !== view.k || drawn.x !== view.x || drawn.y !== view.y)) {
+      const on = layer.getContext("2d");
+      on.setTransform(1, 0, 0, 1, 0, 0);
+      on.clearRect(0, 0, layer.width, layer.height);
+      onPlane(on);
+      paths.colours.forEach((path, one) => {
+        on.fillStyle = map.scene.colours[one];
+        on.fill(path);
+        stroke(path, map.scene.colours[one], 0.5, on); // without seams
       });
-      return;
+      paths.hatches.forEach((path, crossed) => {
+        on.fillStyle = hatch(crossed);
+        on.fill(path);
+      });
+      drawn = { ...view };
     }
-    const drawn = map.paths();
-    if (!drawn) {
-      espo.paintPixels(context, geometry, scene, { k: ratio * view.k, tx: ratio * view.x, ty: ratio * view.y });
-      return;
-    }
-    drawn.colours2D.forEach((path, one) => {
-      context.fillStyle = scene.colours[one];
-      context.fill(path);
-      stroke(path, scene.colours[one], 0.5); // without seams
-    });
-    drawn.hatches2D.forEach((path, one) => {
-      const pattern = context.createPattern(hatch(one === 1), "repeat");
-      pattern.setTransform(new DOMMatrix().scale(1 / view.k));
-      context.fillStyle = pattern;
-      context.fill(path);
-    });
-  }
-
-  // Around a place that may be small.
-  function ring(point, ...colours) {
-    const [x, y] = toScreen(point);
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    context.beginPath();
-    context.arc(x, y, 11, 0, 7);
-    colours.forEach((colour, thin) => {
-      [context.strokeStyle, context.lineWidth] = [colour, thin ? 2.2 : 5];
-      context.stroke();
-    });
-  }
-  map.pointOf = ({ kind, id, number }) => (kind === "cell" ? espo.centreOf(geometry, ...id) : geometry.stations[number]);
-
-  function dot(place, fill, line, radius, hatched = 255) {
-    const point = geometry.stations[place];
-    if (!point) return;
-    const [x, y] = toScreen(point);
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    context.beginPath();
-    context.arc(x, y, radius, 0, 7);
-    [context.fillStyle, context.strokeStyle, context.lineWidth] = [fill, line, 1];
-    context.fill();
-    if (hatched !== 255) {
-      context.moveTo(x - 5, y + 5);
-      context.lineTo(x + 5, y - 5);
-      if (hatched === 1) {
-        context.moveTo(x - 5, y - 5);
-        context.lineTo(x + 5, y + 5);
-      }
-    }
-    context.stroke();
+    const k = drawn ? view.k / drawn.k : 1;
+    const [x, y] = drawn ? [view.x - drawn.x * k, view.y - drawn.y * k] : [0, 0];
+    context.setTransform(k, 0, 0, k, x * devicePixelRatio, y * devicePixelRatio);
+    context.drawImage(layer, 0, 0);
   }
 
   function hatch(crossed) {
-    const tile = el("canvas", { width: 8, height: 8 });
+    const tile = espo.el("canvas", { width: 8, height: 8 });
     const on = tile.getContext("2d");
-    on.strokeStyle = "rgba(20, 20, 20, .75)";
-    on.lineWidth = crossed ? 1.1 : 0.9;
-    const lines = crossed ? [[0, 8, 8, 0], [0, 0, 8, 8]] : [[0, 8, 8, 0], [-2, 2, 2, -2], [6, 10, 10, 6]];
-    for (const [a, b, c, d] of lines) {
-      on.moveTo(a, b);
-      on.lineTo(c, d);
-    }
-    on.stroke();
-    return tile;
+    [on.strokeStyle, on.lineWidth] = ["rgb(20 20 20 / .75)", 0.9 + 0.2 * crossed];
+    on.stroke(new Path2D(espo.hatchPath(crossed)));
+    const pattern = context.createPattern(tile, "repeat");
+    pattern.setTransform(new DOMMatrix().scale(1 / view.k));
+    return pattern;
+  }
+  espo.hatchPath = (crossed) => (crossed ? "M0,8L8,0M0,0L8,8" : "M0,8L8,0M-2,2L2,-2M6,10L10,6");
+
+  function circle(point, radius, strokes, fill = "transparent") {
+    if (!point) return;
+    onScreen(context);
+    context.beginPath();
+    context.arc(...toScreen(point), radius, 0, 7);
+    context.fillStyle = fill;
+    context.fill();
+    for ([context.strokeStyle, context.lineWidth] of strokes) context.stroke();
   }
 
-  // Moving.
+  function mark(place, strokes) {
+    if (place.kind !== "region") circle(pointOf(place), 11, strokes);
+    if (place.kind === "station") return;
+    const path = place.kind === "region" ? geometry.regions2D[place.number] : new Path2D();
+    if (place.kind === "cell") {
+      geometry.around(...place.id).forEach((one) => path.lineTo(geometry.x[one], geometry.y[one]));
+      path.closePath();
+    }
+    onPlane(context);
+    strokes.forEach(([colour, width]) => stroke(path, colour, width));
+  }
+  const pointOf = ({ kind, id, number }) => (kind === "cell" ? geometry.centre(...id) : geometry.stations[number]);
+  // Moving: the view is k times the plane, moved by x and y.
+  function move(k, x, y) {
+    Object.assign(view, { k, x, y });
+    clearTimeout(resting);
+    resting = setTimeout(() => draw((resting = null)), 150);
+    draw();
+  }
+  const pan = (x, y) => move(view.k, view.x + x, view.y + y);
   function zoom(factor, [x, y] = [geometry.width / 2, geometry.height / 2]) {
     const k = Math.max(0.8, Math.min(400, view.k * factor));
-    [view.x, view.y] = [x - ((x - view.x) * k) / view.k, y - ((y - view.y) * k) / view.k];
-    view.k = k;
-    draw();
+    move(k, x - ((x - view.x) * k) / view.k, y - ((y - view.y) * k) / view.k);
   }
-  function pan(x, y) {
-    view.x += x;
-    view.y += y;
-    draw();
-  }
-  function whole() {
-    Object.assign(view, { k: 1, x: 0, y: 0 });
-    draw();
-  }
+  const whole = () => move(1, 0, 0);
   find("zoom-in").onclick = () => zoom(1.6);
   find("zoom-out").onclick = () => zoom(1 / 1.6);
   find("zoom-all").onclick = whole;
-
-  const here = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), here(event));
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.002)), [event.offsetX, event.offsetY]);
   }, { passive: false });
-
   const pointers = new Map();
   let moved = 0;
   canvas.addEventListener("pointerdown", (event) => {
     if (!pointers.size) moved = 0;
-    pointers.set(event.pointerId, here(event));
+    pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
-    const now = here(event);
+    const now = [event.offsetX, event.offsetY];
     const before = pointers.get(event.pointerId);
-    if (!before) return event.pointerType === "mouse" && hover(now);
+    if (!before) {
+      const place = event.pointerType === "mouse" && geometry && placeAt(now);
+      return void (find("hover").textContent = place ? map.tell(place) : "");
+    }
     moved += Math.hypot(now[0] - before[0], now[1] - before[1]);
-    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
     pointers.set(event.pointerId, now);
-    find("hover").hidden = true;
     if (moved < 5) return;
-    if (!other) return pan(now[0] - before[0], now[1] - before[1]);
+    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
+    pan(...now.map((one, axis) => (one - before[axis]) / pointers.size));
     const apart = (point) => Math.hypot(point[0] - other[0], point[1] - other[1]) || 1;
-    pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
-    zoom(apart(now) / apart(before), [(now[0] + other[0]) / 2, (now[1] + other[1]) / 2]);
+    if (other) zoom(apart(now) / apart(before), now.map((one, axis) => (one + other[axis]) / 2));
   });
-  for (const name of ["pointerup", "pointercancel"]) {
-    canvas.addEventListener(name, (event) => {
-      const point = pointers.get(event.pointerId);
-      pointers.delete(event.pointerId);
-      const place = name === "pointerup" && point && moved < 5 && placeAt(point);
-      if (place) {
-        map.cursor = null;
-        choose(place);
-      }
-    });
-  }
-  canvas.addEventListener("pointerleave", () => (find("hover").hidden = true));
-  canvas.addEventListener("blur", () => {
-    map.cursor = null;
-    draw();
+  canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
+  canvas.addEventListener("pointerup", (event) => {
+    const place = pointers.delete(event.pointerId) && moved < 5 && placeAt([event.offsetX, event.offsetY]);
+    if (place) espo.go({ place }, (map.cursor = null));
   });
-
+  canvas.addEventListener("pointerleave", () => (find("hover").textContent = ""));
   // The place at a point of the screen: a station near it, else its cell, else its region.
   function placeAt(point) {
     const far = geometry.stations.map((one) => (one ? Math.hypot(...toScreen(one).map((own, axis) => own - point[axis])) : Infinity));
     const nearest = d3.minIndex(far);
     if (far[nearest] < 14) return map.place("station", nearest);
     const [x, y] = toPlane(point);
-    const cell = geometry.kind === "cell" && map.hasCells() && espo.cellAt(geometry, x, y);
+    const cell = hasCells() && espo.cellAt(geometry, x, y);
     if (cell) return map.place("cell", cell);
     context.setTransform(1, 0, 0, 1, 0, 0);
     const number = geometry.regions2D.findIndex((path) => context.isPointInPath(path, x, y, "evenodd"));
     return number < 0 ? null : map.place("region", number);
   }
-
-  // Whether a click on a cell tells something: where series are of regions and stations only, these are chosen.
-  map.hasCells = () => {
-    const { tiles } = (map.scene && index.plumes[map.scene.choice.indicator.id]) ?? {};
-    return geometry.kind === "cell" && Boolean(tiles || !(index.regions.length + index.stations.length));
-  };
-
+  // Where series are of regions and stations only, these are chosen.
+  function hasCells() {
+    const { plumes, regions, stations } = espo.index;
+    const hasTiles = map.scene && plumes[map.scene.choice.indicator.id]?.tiles;
+    return geometry.kind === "cell" && Boolean(hasTiles || !(regions.length + stations.length));
+  }
   map.place = (kind, id) => {
-    if (kind === "cell") {
-      return { kind, id, number: id[0] * geometry.nx + id[1], name: espo.position(geometry.middleOf(...id)) };
-    }
-    const { id: own, name } = index[`${kind}s`][id];
+    if (kind === "cell") return { kind, id, number: id[0] * geometry.nx + id[1], name: espo.position(geometry.position(...id)) };
+    const { id: own, name } = espo.index[`${kind}s`][id];
     return { kind, id: own, number: id, name };
   };
-
-  // What the map says of a place: its value and what is known of its trust.
+  // A place's value, and what is known of its trust, in words.
   map.tell = (place) => {
-    const { scene } = map;
-    if (!scene || place.kind !== geometry.kind) return espo.isolate(place.name);
-    return `${espo.isolate(place.name)}: ${[scene.choice.text(scene.valueAt(place.number)), ...map.trust(place)].join(", ")}`;
+    if (!map.scene || place.kind !== geometry.kind) return espo.isolate(place.name);
+    return `${espo.isolate(place.name)}: ${[map.scene.choice.text(map.scene.valueAt(place.number)), ...map.trust(place.number)].join(", ")}`;
   };
-  map.trust = ({ number }) => [
-    map.scene.unusable?.[number] === 1 && "do not use",
-    { 1: "robust", 2: "no robust change", 3: "conflicting changes" }[map.scene.robust?.[number]],
-  ].filter(Boolean);
+  map.trust = (number) => [map.scene.unusable?.[number] === 1 && "do not use",
+    ["", "robust", "no robust change", "conflicting changes"][map.scene.robust?.[number]]].filter(Boolean);
 
-  function hover(point) {
-    const place = geometry && placeAt(point);
-    const box = find("hover");
-    box.hidden = !place;
-    if (!place) return;
-    box.textContent = map.tell(place);
-    box.style.left = `${Math.min(point[0] + 14, geometry.width - box.offsetWidth - 4)}px`;
-    box.style.top = `${Math.max(4, point[1] - box.offsetHeight - 10)}px`;
-  }
-
+  const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const step = STEPS[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (step && event.shiftKey) pan(-60 * step[0], -60 * step[1]);
+    if (step && (event.shiftKey || !hasCells())) pan(-60 * step[0], -60 * step[1]);
     else if (step) moveCursor(...step);
-    else if (event.key === "Enter" && map.cursor) choose(map.cursor);
+    else if (event.key === "Enter" && map.cursor) espo.go({ place: map.cursor });
     else if (event.key === "+" || event.key === "=") zoom(1.6);
     else if (event.key === "-") zoom(1 / 1.6);
     else if (event.key === "0") whole();
     else return;
     event.preventDefault();
   });
-
+  // To the next cell, from the chosen one or the middle; it stays in view.
   function moveCursor(right, down) {
     const from = map.cursor ?? map.scene?.choice.place;
-    if (map.hasCells()) {
-      const middle = [Math.floor(geometry.ny / 2), Math.floor(geometry.nx / 2)];
-      const [j, i] = from?.kind === "cell" ? from.id : middle;
-      const within = (value, size) => Math.max(0, Math.min(size - 1, value));
-      const moves = from?.kind === "cell" ? 1 : 0;
-      map.cursor = map.place("cell", [
-        within(j - down * geometry.north * moves, geometry.ny), within(i + right * geometry.east * moves, geometry.nx)]);
-    } else {
-      const all = ["station", "region"].flatMap((kind) => index[`${kind}s`].map((_, one) => map.place(kind, one)));
-      const now = all.findIndex((one) => one.kind === from?.kind && one.number === from?.number);
-      map.cursor = all[(now + (right || down) + all.length) % all.length] ?? null;
-    }
-    if (map.cursor) find("said").textContent = map.tell(map.cursor);
-    follow();
-    draw();
-  }
-
-  // Pan so that the cursor is in view.
-  function follow() {
-    if (!map.cursor || map.cursor.kind === "region") return;
-    const [x, y] = toScreen(map.pointOf(map.cursor));
+    const { ny, nx, up, right: east } = geometry;
+    const [j, i] = from?.kind === "cell" ? [from.id[0] - down * up, from.id[1] + right * east] : [ny >> 1, nx >> 1];
+    map.cursor = map.place("cell", [Math.max(0, Math.min(ny - 1, j)), Math.max(0, Math.min(nx - 1, i))]);
+    find("said").textContent = map.tell(map.cursor);
     const out = (value, size) => (value < 30 ? 30 - value : value > size - 30 ? size - 30 - value : 0);
+    const [x, y] = toScreen(pointOf(map.cursor));
     pan(out(x, geometry.width), out(y, geometry.height));
   }
 })();

@@ -145,17 +145,16 @@
   }
 
   function mark(place, strokes) {
-    if (place.kind !== "region") circle(pointOf(place), 11, strokes);
-    if (place.kind === "station") return;
     const path = place.kind === "region" ? geometry.regions2D[place.number] : new Path2D();
     if (place.kind === "cell") {
-      geometry.around(...place.id).forEach((one) => path.lineTo(geometry.x[one], geometry.y[one]));
+      const four = geometry.around(...place.id).map((one) => [geometry.x[one], geometry.y[one]]);
+      four.forEach((point) => path.lineTo(...point));
       path.closePath();
-    }
+      if (Math.abs(four[2][0] - four[0][0]) * view.k < 14) circle(geometry.centre(...place.id), 12, strokes);
+    } else if (place.kind === "station") circle(geometry.stations[place.number], 11, strokes);
     onPlane(context);
     strokes.forEach(([colour, width]) => stroke(path, colour, width));
   }
-  const pointOf = ({ kind, id, number }) => (kind === "cell" ? geometry.centre(...id) : geometry.stations[number]);
   // Moving: the view is k times the plane, moved by x and y.
   function move(k, x, y) {
     Object.assign(view, { k, x, y });
@@ -256,7 +255,7 @@
     map.cursor = map.place("cell", [Math.max(0, Math.min(ny - 1, j)), Math.max(0, Math.min(nx - 1, i))]);
     find("said").textContent = map.tell(map.cursor);
     const out = (value, size) => (value < 30 ? 30 - value : value > size - 30 ? size - 30 - value : 0);
-    const [x, y] = toScreen(pointOf(map.cursor));
+    const [x, y] = toScreen(geometry.centre(...map.cursor.id));
     pan(out(x, geometry.width), out(y, geometry.height));
   }
 })();

@@ -23,7 +23,7 @@
       const members = d3.range(one.members?.shape[0] ?? 0).map((member) => cut(one.members, member));
       return [id, { low: cut(one.low), median: cut(one.median) ?? members[0], high: cut(one.high), members, names: one.names ?? [] }];
     }));
-    const names = file.names?.length ? file.names : ["low", "median", "high"];
+    const names = file.bounds?.length ? file.bounds : ["low", "median", "high"];
     const times = file.years ?? (Array.isArray(file.times[0]) ? file.times[part] : file.times);
     return { times, part: file.parts[part], names, reference: cut(file.reference), scenarios };
   }
@@ -41,7 +41,7 @@
     const known = own ? entry.statistics.map((_, one) => scene.statisticAt(one, place.number)) : rows.find((one) => isShown(one, choice))?.values;
     const ranks = d3.range(entry.statistics.length).filter((one) => /^p\d/.test(entry.statistics[one]));
     const [low, high] = [ranks[0], ranks.at(-1)];
-    const range = low === high || !known ? "" : ` (${entry.statistics[low]} to ${entry.statistics[high]}: ${choice.text(known[low])} to ${choice.text(known[high])})`;
+    const range = low === high || !known ? "" : ` (${entry.statistics[low]} to ${entry.statistics[high]}: ${espo.changeText(known[low], choice.kind, choice.digits)} to ${choice.text(known[high])})`;
     const focused = panel.contains(document.activeElement) && document.activeElement.id;
     panel.replaceChildren(...[
       el("div", { class: "place-head" }, el("h2", { id: "place-title" }, el("bdi", {}, place.name)),

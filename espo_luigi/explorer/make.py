@@ -20,7 +20,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.explorer.packing import BYTES_OF_NUMBER, as_base64, as_script, packed
-from espo_luigi.explorer.sources import REFERENCE, ExplorerView, Field, Source, around_one_date
+from espo_luigi.explorer.sources import REFERENCE, ExplorerView, Field, Source, together
 from espo_luigi.export.netcdf import Layout, statistics_file, write_netcdf
 from espo_luigi.files import sha256_of, write_new
 from espo_luigi.replacing import Judge, by_digest, by_manifest, check_ours, digest_of_ours, noted_beside, write_manifest
@@ -261,8 +261,8 @@ class _Writer:
             if not land.any():
                 continue
             cells = {str(dim): land[dim].values for dim in land.dims}
-            series = {one.scenario: one.yearly(name, cells, with_members=what == "members") for one in sources}
-            series = around_one_date({scenario: ds for scenario, ds in series.items() if ds})
+            members = what == "members"
+            series = together({one.scenario: one.yearly(name, cells, with_members=members) for one in sources})
             for j, i in itertools.product(range(0, land.shape[0], rows), range(0, land.shape[1], columns)):
                 at = np.argwhere(land.values[j : j + rows, i : i + columns]) + np.array([j, i])
                 if at.size:
@@ -276,11 +276,9 @@ class _Writer:
         """Write the plumes of regions; return the key, or None without any."""
         if not names or not means:
             return None
-        every = around_one_date(
-            {scenario: ds.sel(region=names).rename(region="place") for scenario, ds in means.items()}
-        )
+        every = {scenario: ds.sel(region=names).rename(region="place") for scenario, ds in together(means).items()}
         if sum(ds.nbytes / 8 for ds in every.values()) * BYTES_OF_NUMBER > MOST_REGION_BYTES:
-            every = {scenario: ds.drop_vars(ds.attrs.get("members", [])) for scenario, ds in every.items()}
+            every = {scenario: ds.drop_vars("members", errors="ignore") for scenario, ds in every.items()}
         self.script(key, {**_plumes(every), "ids": names})
         return key
 
@@ -334,19 +332,15 @@ def _scenario(source: Source) -> dict[str, Any]:
 
 
 def _plumes(series: Mapping[str, xr.Dataset]) -> dict[str, Any]:
-    """The content of a file: series (…, place) by scenario, in all years that any has."""
-    parts = next(iter(series.values()))["part"].values.tolist()
-    years = np.unique(np.concatenate([ds["year"].values for ds in series.values()]))
+    """The content of a file: series (…, place) by scenario, as `together` returns them."""
     found = dict[str, Any]()
     for scenario, one in series.items():
-        ds = one.reindex(part=parts, year=years).transpose(..., "place", "part", "year")
-        of = found[scenario] = {key: packed(ds[key]) if key in ds else None for key in ("low", "median", "high")}
-        there = [label for label in ds.attrs.get("members", []) if label in ds]
-        of["members"] = packed(ds[there].to_array("member")) if there else None
-        of["names"] = list(labels(there).values())
-    reference = found.pop(REFERENCE, None)
-    bounds = next((ds.attrs["bounds"] for ds in series.values() if "bounds" in ds.attrs), ["value"])
-    told = {"years": years.tolist(), "parts": parts, "bounds": bounds}
+        ds = one.transpose(..., "place", "part", "year")
+        of = {key: packed(ds[key]) if key in ds else None for key in ("low", "median", "high", "members")}
+        found[scenario] = {**of, "names": [*labels(ds.attrs["members"]).values()] if "members" in ds else []}
+    first, reference = next(iter(series.values())), found.pop(REFERENCE, None)
+    bounds = next((list(ds.attrs["bounds"]) for ds in series.values() if "bounds" in ds.attrs), ["value"])
+    told = {"years": first["year"].values.tolist(), "parts": first["part"].values.tolist(), "bounds": bounds}
     return {**told, "scenarios": found, "reference": reference and reference["median"]}
 
 

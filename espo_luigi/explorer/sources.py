@@ -15,6 +15,7 @@ from espo_luigi.export.netcdf import from_cf_axes
 from espo_luigi.files import open_regular
 from espo_luigi.report.changes import percentile_names, without_percentiles
 from espo_luigi.science.attributes import FEWEST
+from espo_luigi.science.chunks import join
 from espo_luigi.science.display import in_celsius
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
@@ -142,12 +143,12 @@ def _in_cells(path: Path, names: Sequence[str], cells: Mapping[str, np.ndarray])
 def _of_statistics(ds: xr.Dataset, base: str, names: Sequence[str], members: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """The low, middle and high statistic, of few members the lowest, mean and highest; and the members."""
     fewest = int(ds.attrs.get(FEWEST, 1))
-    filled = without_percentiles(ds, names, fewest)
+    filled, there = without_percentiles(ds, names, fewest), {key: of for key, of in members.items() if base in of}
     are_enough = bool(ds[f"{base}_members"].max() >= fewest)
     bounds = [name.rpartition("_")[2] for name in names] if are_enough else _FEW
-    parts = {key: filled[[name]] for key, name in zip(("low", "median", "high"), names, strict=True)}
-    there = {label: of for label, of in members.items() if base in of}
-    return _shown({**parts, **there}).assign_attrs(bounds=list(bounds), members=list(there))
+    made = _shown({key: filled[[name]] for key, name in zip(("low", "median", "high"), names, strict=True)})
+    each = [*_shown(there).values()]
+    return made.assign({"members": join(each, "member")} if each else {}).assign_attrs(bounds=bounds, members=[*there])
 
 
 def _shown(of: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -160,10 +161,13 @@ def _shown(of: Mapping[str, xr.Dataset]) -> xr.Dataset:
     return xr.Dataset(made)
 
 
-def around_one_date(series: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """Return series of days of the year without jumps at its end, around one date in each place; others stay."""
-    first = next(iter(series.values()))["median"]
+def together(series: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Return series by scenario, in all years of any; days of the year are around one date in each place."""
+    there = {scenario: ds for scenario, ds in series.items() if ds}
+    first = next(iter(there.values()))["median"]
+    years = np.unique(np.concatenate([ds["year"].values for ds in there.values()]))
+    every = {scenario: ds.reindex(part=first["part"], year=years) for scenario, ds in there.items()}
     if not rules_of(first).circular:
-        return dict(series)
+        return every
     center = around_mean(first, "year")[1].mean("part")
-    return {key: ds.map(unwrapped, keep_attrs=True, center=center) for key, ds in series.items()}
+    return {scenario: ds.map(unwrapped, keep_attrs=True, center=center) for scenario, ds in every.items()}

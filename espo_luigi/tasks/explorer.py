@@ -108,7 +108,9 @@ def _sources(run: RunContext) -> Iterator[tuple[Source, list[EspoTask]]]:
     }
     if run.config.ensembles:
         together = [task for task in ends if not isinstance(task, Regions)]
-        groups: Any = [(task.experiment, task.product, task.freq, members(run, task.experiment), task) for task in together]
+        groups: Any = [
+            (task.experiment, task.product, task.freq, members(run, task.experiment), task) for task in together
+        ]
     else:
         groups = _of_simulations(run)
     for scenario, product, freq, sim_ids, ensemble in groups:

@@ -46,7 +46,7 @@ MOST_CELLS, MOST_NUMBER_BYTES = 50_000, 200_000_000
 """Cells beyond which maps are coarsened, and the bytes of maps beyond which there are no NetCDF files."""
 MOST_PLUME_BYTES, MOST_TILE_BYTES, MOST_REGION_BYTES = 300_000_000, 200_000, 2_000_000
 """Of the plumes of all cells, of a tile of these, and of all regions of an indicator."""
-_BLOCK_NUMBERS = 2**26
+_BLOCK_BYTES = 2**27
 _MAKER = "espo explorer"
 _KINDS = {"rel.": "quotient", "pct.": "per cent"}
 
@@ -93,10 +93,8 @@ def what_fits(cells: int, shapes: Sequence[tuple[int, Sequence[Source]]]) -> str
 
     `shapes` are each indicator's times and sources.
     """
-    for what in ("members", "statistics"):
-        if cells * sum(_cell_bytes(times, sources, what) for times, sources in shapes) <= MOST_PLUME_BYTES:
-            return what
-    return ""
+    sizes = {of: sum(_cell_bytes(*shape, of) for shape in shapes) for of in ("members", "statistics")}
+    return next((what for what, size in sizes.items() if cells * size <= MOST_PLUME_BYTES), "")
 
 
 def _cell_bytes(times: int, sources: Sequence[Source], what: str) -> float:
@@ -205,12 +203,8 @@ class _Writer:
 
     def indicator(self, source: Source, name: str, data: xr.DataArray) -> str:
         """Return the id of an indicator, and have the index tell what its data tell."""
-        of = {"Q": ", by season", "M": ", by month"}.get(source.freq[0], "")
-        of += (
-            f", years from {display.months_text(source.freq[3:])}"
-            if source.freq[0] == "Y" and source.freq[3:] != "JAN"
-            else ""
-        )
+        year = f", years from {display.months_text(source.freq[3:])}" if source.freq[3:] != "JAN" else ""
+        of = {"Q": ", by season", "M": ", by month"}.get(source.freq[0], year)
         id_, units = f"{name}.{source.freq}", display.units_text(data.attrs.get("units", ""))
         empty = {"units": "", "change": {"units": "", "kind": "difference"}, "colours": {}, "file": None}
         known = self.indicators.setdefault(id_, {"id": id_, "name": f"{display.long_name(data)}{of}", **empty})
@@ -244,32 +238,27 @@ class _Writer:
             yield self.indicator(sources[0], name, data), found
 
     def tiles(self, key: str, name: str, sources: Sequence[Source], what: str) -> dict[str, Any]:
-        """Write the plumes of land cells in tiles of rows and columns, each block of the stores' chunks read once."""
-        data = sources[0].indicators()[name]
-        times, (ny, nx) = data.sizes["time"], self.land.shape
+        """Write the plumes of land cells in tiles of rows and columns; so many rows are read as memory allows."""
+        times, (ny, nx) = sources[0].indicators()[name].sizes["time"], self.land.shape
         words = 3000 + 8 * times + 500 * len(sources) + sum(len(label) + 4 for one in sources for label in one.members)
         sizes = {of: _cell_bytes(times, sources, of) for of in ("members", "statistics")}
         what = what if sizes[what] <= MOST_TILE_BYTES - words else "statistics"
         fit = max(1, int((MOST_TILE_BYTES - words) / sizes[what]))
         rows = min(math.isqrt(fit), ny)
-        columns, stored = min(fit // rows, nx), data.encoding.get("preferred_chunks", {})
-        across = max(columns, stored.get(self.x, nx) // columns * columns)
-        most = int(_BLOCK_NUMBERS / (across * sizes[what] / BYTES_OF_NUMBER))
-        down = max(rows, min(stored.get(self.y, ny), most) // rows * rows)
-        for top, left in itertools.product(range(0, ny, down), range(0, nx, across)):
-            land = self.land[top : top + down, left : left + across]
+        columns, at_once = min(fit // rows, nx), int(_BLOCK_BYTES / (nx * sizes[what]))
+        for top in range(0, ny, max(rows, at_once // rows * rows)):
+            land = self.land[top : top + max(rows, at_once // rows * rows)]
             if not land.any():
                 continue
-            cells = {str(dim): land[dim].values for dim in land.dims}
-            members = what == "members"
+            cells, members = {str(dim): land[dim].values for dim in land.dims}, what == "members"
             series = together({one.scenario: one.yearly(name, cells, with_members=members) for one in sources})
-            for j, i in itertools.product(range(0, land.shape[0], rows), range(0, land.shape[1], columns)):
+            for j, i in itertools.product(range(0, len(land), rows), range(0, nx, columns)):
                 at = np.argwhere(land.values[j : j + rows, i : i + columns]) + np.array([j, i])
                 if at.size:
                     chosen = dict(zip((self.y, self.x), (xr.DataArray(of, dims="place") for of in at.T), strict=True))
                     tile = _plumes({scenario: ds.isel(chosen) for scenario, ds in series.items()})
-                    tile["cells"] = (at + np.array([top, left])).tolist()
-                    self.script(f"{key}{(top + j) // rows}_{(left + i) // columns}", tile)
+                    tile["cells"] = (at + np.array([top, 0])).tolist()
+                    self.script(f"{key}{(top + j) // rows}_{i // columns}", tile)
         return {"rows": rows, "columns": columns, "key": key}
 
     def regions(self, key: str, means: Mapping[str, xr.Dataset], names: Sequence[str]) -> str | None:

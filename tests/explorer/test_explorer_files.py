@@ -168,7 +168,7 @@ def test_each_land_cell_is_in_one_tile_and_no_tile_is_too_large(
     view: ExplorerView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(make, "MOST_TILE_BYTES", 40_000)
-    monkeypatch.setattr(make, "_BLOCK_NUMBERS", 20_000)
+    monkeypatch.setattr(make, "_BLOCK_BYTES", 200_000)
     write_explorer(view, out := tmp_path / "explore.html")
     tiles = read_file(out, "index")["plumes"]["prcptot.YS-JAN"]["tiles"]
     files = sorted((tmp_path / "explore/data" / tiles["key"]).glob("*_*.js"))

@@ -268,7 +268,7 @@ class _Writer:
         every = {scenario: ds.sel(region=names).rename(region="place") for scenario, ds in together(means).items()}
         if sum(ds.nbytes / 8 for ds in every.values()) * BYTES_OF_NUMBER > MOST_REGION_BYTES:
             every = {scenario: ds.drop_vars("members", errors="ignore") for scenario, ds in every.items()}
-        self.script(key, {**_plumes(every), "ids": names})
+        self.script(key, {**_plumes(every), "cells": names})
         return key
 
     def flags(self) -> bool:

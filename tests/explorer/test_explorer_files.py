@@ -131,7 +131,7 @@ def test_maps_are_those_of_the_stores(view: ExplorerView, page: Path) -> None:
 def test_plumes_of_three_cells_and_of_regions_are_those_of_the_stores(view: ExplorerView, page: Path) -> None:
     found = read_file(page, "index")["plumes"]["tx_mean.YS-JAN"]
     of_regions = read_file(page, found["regions"])
-    assert of_regions["ids"] == list(REGIONS) and found["stations"] is None
+    assert of_regions["cells"] == list(REGIONS) and found["stations"] is None
     reference = next(store.open_store(one.path) for one in view.sources if one.scenario == REFERENCE)["tx_mean"]
     for source in (one for one in view.sources if one.product == "indicators" and one.scenario != REFERENCE):
         ds, members = (
@@ -187,7 +187,7 @@ def test_a_large_domain_has_coarse_maps_and_plumes_of_regions_and_stations_only(
     index = read_file(out, "index")
     assert index["grid"]["shape"] == [6, 5] and index["grid"]["lon_edges"] == [-67, -66.5, -66, -65.5, -65, -64.5]
     of = index["plumes"]["tx_mean.YS-JAN"]
-    assert of["tiles"] is None and read_file(out, of["regions"])["ids"] == list(REGIONS)
+    assert of["tiles"] is None and read_file(out, of["regions"])["cells"] == list(REGIONS)
     (entry,) = [one for one in index["maps"] if (one["indicator"], one["scenario"]) == ("tx_mean.YS-JAN", "ssp585")]
     values, step = unpacked(read_file(out, entry["key"])["values"])
     (source,) = [one for one in view.sources if (one.scenario, one.product) == ("ssp585", "delta")]

@@ -122,7 +122,7 @@ def test_the_page_has_the_numbers_of_the_stores_with_and_without_ensembles(
     with xr.open_dataset(tasks.Regions(**whole, product="indicators").out_table().path.with_suffix(".nc")) as file:
         means = from_cf_axes(file.load())["tx_mean_p90"].sel(region="south-west")
     numbers, step = unpacked(plumes["scenarios"]["ssp585"]["high"])
-    assert plumes["ids"] == ["south-west"]
+    assert plumes["cells"] == ["south-west"]
     np.testing.assert_allclose(numbers[0, 0], means - 273.15, atol=step)
 
     # The report leads to it first; All ends with it.

@@ -72,7 +72,13 @@ def plume(places: int, start: int = 0) -> dict[str, Any]:
         scenarios[scenario] = {**one, "names": names}
     reference = 5 + noise.normal(0, 0.5, (places, len(PARTS), len(YEARS)))
     reference[..., years > 2020] = np.nan
-    return {"years": YEARS, "parts": PARTS, "bounds": STATISTICS, "scenarios": scenarios, "reference": packed(reference)}
+    return {
+        "years": YEARS,
+        "parts": PARTS,
+        "bounds": STATISTICS,
+        "scenarios": scenarios,
+        "reference": packed(reference),
+    }
 
 
 def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:

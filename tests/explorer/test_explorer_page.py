@@ -362,7 +362,7 @@ def stations_only(files: dict[str, Any]) -> None:
     ]
     for plumes in index["plumes"].values():
         plumes |= {"tiles": None, "regions": None, "stations": "plumes/stations"}
-    files["plumes/stations"] = {"cells": ["s0", "s1", "s2"], **made.plume(3)}
+    files["plumes/stations"] = {"ids": ["s0", "s1", "s2"], **made.plume(3)}
     for entry in index["maps"]:
         files[entry["key"]] = {"values": made.packed(made.changes((100, 100))[:, :, :, 1, 1:4]), "robust": None}
 

@@ -193,6 +193,15 @@ def test_choices_lead_to_other_maps_and_the_back_button_to_the_one_before(opened
     assert opened.read("espo.choice.place.id") == [55, 52]
 
 
+def test_colours_of_quotients_lie_around_1(opened: Page) -> None:
+    stops = json.dumps(made.BROWN_GREEN)
+    scale = opened.read(f"espo.scaleOf([0.5, 2], {stops}, true)")
+    assert scale["bounds"][5] == 1
+    classes = opened.read(f"[NaN, 0.4, 0.99, 1.01, 9].map(espo.scaleOf([0.5, 2], {stops}, true).classOf)")
+    assert classes == [255, 0, 5, 6, 11]
+    assert [scale["colours"][one] for one in (0, 11)] == [made.BROWN_GREEN[0], made.BROWN_GREEN[8]]
+
+
 def test_a_hash_that_names_nothing_shows_the_first_map(opened: Page) -> None:
     opened.go("#i=__proto__&s=<img>&h=&at=999,1&r=constructor")
     assert opened.read("[espo.choice.indicator.id, espo.choice.scenario.id, espo.choice.place]") == [
@@ -299,18 +308,26 @@ def test_a_missing_file_is_named(opened: Page, files: dict[str, Any], page: Page
     assert page.read("espo.map.scene.count") == 10_000
 
 
+def few(files: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy with one map, and one tile beside the series of regions and stations."""
+    kept = ("index", "lines", "flags", "maps/0", "plumes/tas/5_5", "plumes/tas/regions", "plumes/tas/stations")
+    copied = {key: json.loads(json.dumps(files[key])) for key in kept}
+    copied["index"]["maps"] = copied["index"]["maps"][:1]
+    return copied
+
+
 def single(files: dict[str, Any]) -> None:
     """One simulation: its own values, no percentiles, no robustness, no members."""
     for entry in files["index"]["maps"]:
         entry |= {"statistics": ["value"], "members": 1}
         files[entry["key"]] = {"values": made.packed(made.changes((100, 100))[:, :, 1:2]), "robust": None}
-    for key in [key for key in files if key.startswith("plumes")]:
+    for key in (key for key in files if key.startswith("plumes")):
         for one in files[key]["scenarios"].values():
             one |= {"low": None, "high": None, "members": None, "names": []}
 
 
 def test_a_single_simulation_shows_its_own_values(page: Page, files: dict[str, Any]) -> None:
-    files = json.loads(json.dumps(files))
+    files = few(files)
     single(files)
     page.open(files, "single", "#i=tg_mean_YS&at=55,52")
     assert page.read("document.querySelector('#choose-t')") is None
@@ -323,7 +340,7 @@ def test_a_single_simulation_shows_its_own_values(page: Page, files: dict[str, A
 def test_a_rotated_grid_is_drawn_by_its_corners(page: Page, files: dict[str, Any]) -> None:
     j, i = np.meshgrid(np.arange(101.0), np.arange(101.0), indexing="ij")
     lat, lon = 45 + 0.15 * j + 0.04 * i, -75 + 0.2 * i - 0.06 * j
-    files = json.loads(json.dumps(files))
+    files = few(files)
     grid = {
         "shape": [100, 100],
         "corner_lat": made.packed(lat, 0.002, 45.0),
@@ -345,13 +362,13 @@ def stations_only(files: dict[str, Any]) -> None:
     ]
     for plumes in index["plumes"].values():
         plumes |= {"tiles": None, "regions": None, "stations": "plumes/stations"}
-    files["plumes/stations"] = {"cells": ["s0", "s1", "s2"], **made.plume(3)}
+    files["plumes/stations"] = {"ids": ["s0", "s1", "s2"], **made.plume(3)}
     for entry in index["maps"]:
         files[entry["key"]] = {"values": made.packed(made.changes((100, 100))[:, :, :, 1, 1:4]), "robust": None}
 
 
 def test_stations_only_are_points(page: Page, files: dict[str, Any]) -> None:
-    files = json.loads(json.dumps(files))
+    files = few(files)
     stations_only(files)
     page.open(files, "stations")
     page.click_at("espo.map.geometry.stations[1]")
@@ -363,7 +380,7 @@ def test_stations_only_are_points(page: Page, files: dict[str, Any]) -> None:
 
 
 def test_with_series_of_regions_only_a_click_chooses_the_region(page: Page, files: dict[str, Any]) -> None:
-    files = json.loads(json.dumps(files))
+    files = few(files)
     files["index"] |= {"stations": []}
     files["index"]["plumes"]["tg_mean_YS"] |= {"tiles": None, "stations": None}
     page.open(files, "regions")
@@ -377,18 +394,18 @@ def test_with_series_of_regions_only_a_click_chooses_the_region(page: Page, file
 
 
 def test_a_large_grid_moves_as_an_image_and_is_drawn_anew(page: Page, files: dict[str, Any]) -> None:
-    shape = (300, 400)
-    index = json.loads(json.dumps(files["index"]))
+    shape = (150, 200)
+    index = few(files)["index"]
     index |= {"regions": [], "stations": [], "flags": False}
     index["grid"] = {
         "shape": shape,
-        "lat_edges": np.linspace(42, 62, 301).tolist(),
-        "lon_edges": np.linspace(-80, -56, 401).tolist(),
+        "lat_edges": np.linspace(42, 62, 151).tolist(),
+        "lon_edges": np.linspace(-80, -56, 201).tolist(),
     }
     index["maps"] = [index["maps"][0] | {"along": made.ALONG[:1], "parts": ["year"]}]
     values = made.packed(made.changes(shape)[:1, :1])
     page.open({"index": index, "lines": made.LINES, "maps/0": {"values": values, "robust": None}}, "large")
     for _ in range(5):
         page.browser.click("#zoom-in")
-    page.click_cell(150, 200)
-    assert page.text("#place-value") == f"{shown(made.changes(shape)[0, 0, 1, 150, 200])} K"
+    page.click_cell(75, 100)
+    assert page.text("#place-value") == f"{shown(made.changes(shape)[0, 0, 1, 75, 100])} K"

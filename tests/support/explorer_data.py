@@ -72,7 +72,13 @@ def plume(places: int, start: int = 0) -> dict[str, Any]:
         scenarios[scenario] = {**one, "names": names}
     reference = 5 + noise.normal(0, 0.5, (places, len(PARTS), len(YEARS)))
     reference[..., years > 2020] = np.nan
-    return {"years": YEARS, "parts": PARTS, "bounds": STATISTICS, "scenarios": scenarios, "reference": packed(reference)}
+    return {
+        "years": YEARS,
+        "parts": PARTS,
+        "bounds": STATISTICS,
+        "scenarios": scenarios,
+        "reference": packed(reference),
+    }
 
 
 def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:
@@ -116,8 +122,8 @@ def ensemble(shape: tuple[int, int] = (100, 100)) -> dict[str, Any]:
         {"id": "odd", "name": HOSTILE, "lines": [[[-76, 55], [-70, 55], [-70, 58], [-76, 58], [-76, 55]]]},
     ]
     stations = [{"id": "7025251", "name": "Airport", "lon": -73.74, "lat": 45.47}]
-    files["plumes/tas/regions"] = {"cells": ["south", "odd"], **plume(2)}
-    files["plumes/tas/stations"] = {"cells": ["7025251"], **plume(1)}
+    files["plumes/tas/regions"] = {"ids": ["south", "odd"], **plume(2)}
+    files["plumes/tas/stations"] = {"ids": ["7025251"], **plume(1)}
     files["lines"] = LINES
     files["flags"] = {"unusable": _text(unusable)}
     files["index"] = {

@@ -42,6 +42,7 @@
   espo.legend = (scene, width) => {
     const { scale: { bounds }, colours, choice } = scene;
     const shown = d3.range(colours.length).filter((one) => (one && one < bounds.length) || scene.classes.includes(one));
+    const zero = Math.max(0, bounds.indexOf(0));
     const wide = Math.min(44, (width - 80) / shown.length);
     const digits = Math.max(choice.kind === "quotient" ? 2 : 0, espo.decimals(bounds.at(-1) - bounds[0]));
     const group = svg("g", { ...FONT, fill: "currentColor" });
@@ -49,7 +50,7 @@
       const [x, end] = [22 + number * wide, 22 + (number + 1) * wide];
       const d = one === 0 ? `M${end},0L${x},6.5L${end},13Z` : one === bounds.length ? `M${x},0L${end},6.5L${x},13Z` : `M${x},0H${end + 0.3}V13H${x}Z`;
       group.append(svg("path", { d, fill: colours[one] }));
-      if (one && (wide > 38 || one % 2)) group.append(svg("text", { x, y: 27, "text-anchor": "middle" }, espo.number(bounds[one - 1], digits, choice.signed)));
+      if (one && (wide > 38 || (one - 1 - zero) % 2 === 0)) group.append(svg("text", { x, y: 27, "text-anchor": "middle" }, espo.number(bounds[one - 1], digits, choice.signed)));
     });
     group.append(svg("text", { x: 28 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
     let x = 22;

@@ -24,7 +24,6 @@
       ...(grid && cells(grid, projection, whole)),
     };
   };
-
   function corners(grid) {
     const [ny, nx] = grid.shape;
     if (grid.lat_edges) {

@@ -69,7 +69,7 @@
       const scene = espo.map.sceneOf(choice, file, flags);
       espo.map.show(scene);
       below(choice, scene);
-      if (choice.place) find("said").textContent = espo.map.tell(choice.place);
+      for (const id of ["said", "hover"]) find(id).textContent = choice.place ? espo.map.tell(choice.place) : "";
       await espo.showPlace(choice, scene);
     } catch (error) {
       espo.map.show(null);

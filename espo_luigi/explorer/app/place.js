@@ -11,7 +11,7 @@
     const tile = tiles && place.kind === "cell" && place.id.map((one, axis) => Math.floor(one / (axis ? tiles.columns : tiles.rows)));
     if (!key && !tile) return null;
     const file = await espo.load(tile ? `${tiles.key}${tile.join("_")}` : key);
-    const cell = file.cells.findIndex((one) => String(one) === String(place.id));
+    const cell = (file.cells ?? file.ids).findIndex((one) => String(one) === String(place.id));
     if (cell < 0) return null;
     const part = Math.max(0, file.parts.indexOf(partName));
     const cut = (packed, member = 0) => {

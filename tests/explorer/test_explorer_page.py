@@ -280,7 +280,7 @@ def test_files_to_take_away_have_the_numbers(opened: Page, tmp_path: Path) -> No
     np.testing.assert_allclose([float(one) for one in row[2:5]], 2 * made.changes((100, 100))[1, 1, :, 55, 52])
     assert sum("do not use" in row[-1] for row in rows) == 25
     series = list(csv.reader(opened.download("Series (CSV)", tmp_path / "series").open(encoding="utf-8")))
-    assert series[0] == ["scenario", "time", "part", "series", "value"]
+    assert series[0] == ["scenario", "year", "part", "series", "value"]
     at = made.YEARS.index(2050)
     found = {row[3]: float(row[4]) for row in series if row[:3] == ["ssp585", "2050", "DJF"]}
     assert found["p50"] == pytest.approx(opened.read(f"espo.chart.data.at(-1)[{at}]"))

@@ -31,12 +31,12 @@
     ]));
   };
 
-  espo.saveSeries = (choice, { times, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
-    ["scenario", "time", "part", "series", "value"],
-    ...(reference ?? []).map((value, at) => ["", String(times[at]), part, "reference", value]),
+  espo.saveSeries = (choice, { years, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
+    ["scenario", "year", "part", "series", "value"],
+    ...(reference ?? []).map((value, at) => ["", String(years[at]), part, "reference", value]),
     ...Object.entries(scenarios).flatMap(([id, { low, median, high, members, names: own }]) =>
       [[names[0], low], [low ? names[1] ?? "median" : "value", median], [names.at(-1), high], ...members.map((one, number) => [own[number], one])]
-        .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(times[at]), part, name, value]))),
+        .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(years[at]), part, name, value]))),
   ]));
   // Classes with their colours, arrows where values go on, and the hatches that there are.
   espo.legend = (scene, width) => {

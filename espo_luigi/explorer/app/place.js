@@ -1,11 +1,10 @@
 // A place's panel: its value, its series (plume), and the table of its changes.
 "use strict";
 (() => {
-  const { el, unpack } = espo;
-  const find = (id) => document.getElementById(id);
+  const { el, find, unpack } = espo;
   const panel = find("place");
   let chart, redraw;
-  // {times, part, names, reference, scenarios: {id: {low, median, high, members, names}}} of a place, or null.
+  // {years, part, names, reference, scenarios: {id: {low, median, high, members, names}}} of a place, or null.
   async function seriesOf({ indicator, place, partName }) {
     const { [`${place.kind}s`]: key, tiles } = espo.index.plumes[indicator.id] ?? {};
     const tile = tiles && place.kind === "cell" && place.id.map((one, axis) => Math.floor(one / (axis ? tiles.columns : tiles.rows)));
@@ -17,15 +16,14 @@
     const cut = (packed, member = 0) => {
       if (!packed) return null;
       const [cells, parts, times] = packed.shape.slice(-3);
-      return unpack(packed).row(((member * cells + cell) * parts + part) * times, times);
+      const first = ((member * cells + cell) * parts + part) * times;
+      return d3.range(first, first + times).map(unpack(packed).at);
     };
     const scenarios = Object.fromEntries(Object.entries(file.scenarios).map(([id, one]) => {
       const members = d3.range(one.members?.shape[0] ?? 0).map((member) => cut(one.members, member));
       return [id, { low: cut(one.low), median: cut(one.median) ?? members[0], high: cut(one.high), members, names: one.names ?? [] }];
     }));
-    const names = file.bounds?.length ? file.bounds : ["low", "median", "high"];
-    const times = file.years ?? (Array.isArray(file.times[0]) ? file.times[part] : file.times);
-    return { times, part: file.parts[part], names, reference: cut(file.reference), scenarios };
+    return { years: file.years, part: file.parts[part], names: file.bounds, reference: cut(file.reference), scenarios };
   }
 
   espo.showPlace = async (choice, scene) => {
@@ -42,7 +40,6 @@
     const ranks = d3.range(entry.statistics.length).filter((one) => /^p\d/.test(entry.statistics[one]));
     const [low, high] = [ranks[0], ranks.at(-1)];
     const range = low === high || !known ? "" : ` (${entry.statistics[low]} to ${entry.statistics[high]}: ${espo.changeText(known[low], choice.kind, choice.digits)} to ${choice.text(known[high])})`;
-    const focused = panel.contains(document.activeElement) && document.activeElement.id;
     panel.replaceChildren(...[
       el("div", { class: "place-head" }, el("h2", { id: "place-title" }, el("bdi", {}, place.name)),
         el("button", { type: "button", id: "place-close", "aria-label": "Close the place", onclick: () => espo.go({ place: null }) }, "×")),
@@ -56,15 +53,12 @@
       rows.length && table(choice, rows),
       series && el("p", { class: "downloads" }, "Download: ", espo.button("Series (CSV)", () => espo.saveSeries(choice, series))),
     ].filter(Boolean));
-    if (focused) find(focused)?.focus();
     redraw = series && (() => draw(choice, series));
     redraw?.();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw?.());
   new ResizeObserver(() => redraw && chart.setSize({ width: find("chart").clientWidth, height: 260 })).observe(panel);
-  const yearOf = (time) => parseInt(time, 10);
   const nameOf = (id) => espo.index.scenarios.find((one) => one.id === id)?.name ?? id;
-  const shownId = (choice, { scenarios }) => (scenarios[choice.scenario.id] ? choice.scenario.id : Object.keys(scenarios)[0]);
   const period = (text) => /^(\d+)-(\d+)$/.exec(text ?? "")?.slice(1).map(Number);
 
   function draw(choice, series) {
@@ -74,7 +68,7 @@
     const palette = ink("--series").trim().split(" ");
     const known = espo.index.scenarios.filter((one) => !one.levels).map((one) => one.id);
     const colourOf = (id) => palette[Math.max(0, known.indexOf(id)) % palette.length];
-    const shown = shownId(choice, series);
+    const shown = series.scenarios[choice.scenario.id] ? choice.scenario.id : Object.keys(series.scenarios)[0];
     const others = Object.keys(series.scenarios).filter((id) => id !== shown);
     const { low, median, high, members } = series.scenarios[shown];
     const colour = colourOf(shown);
@@ -102,12 +96,12 @@
           ctx.fillRect(a, bbox.top, b - a, bbox.height);
         })],
         setCursor: [({ cursor: { idx } }) => {
-          const at = idx ?? series.times.length - 1;
-          find("readout").textContent = `${series.times[at]}: ${text(median, at)}${high && low ? ` (${text(low, at)} to ${text(high, at)})` : ""}`
+          const at = idx ?? series.years.length - 1;
+          find("readout").textContent = `${series.years[at]}: ${text(median, at)}${high && low ? ` (${text(low, at)} to ${text(high, at)})` : ""}`
             + ` ${choice.indicator.units ?? ""}${Number.isFinite(series.reference?.[at]) ? `; reference ${text(series.reference, at)}` : ""}`;
         }],
       },
-    }, [series.times.map(yearOf), ...rows.map((one) => one.values.map((value) => (Number.isFinite(value) ? value : null)))], find("chart"));
+    }, [series.years, ...rows.map((one) => one.values.map((value) => (Number.isFinite(value) ? value : null)))], find("chart"));
     espo.chart = chart;
     const key = (kind, stroke, ...words) => {
       const line = el("i", { class: kind });
@@ -141,7 +135,7 @@
   // Rows of a region or a station: each simulation's means over both periods, and the statistics of their differences.
   function changesOfSeries({ indicator }, series) {
     if (!series) return [];
-    const mean = (values, [first, last]) => d3.mean(values.filter((_, at) => yearOf(series.times[at]) >= first && yearOf(series.times[at]) <= last));
+    const mean = (values, [first, last]) => d3.mean(values.filter((_, at) => series.years[at] >= first && series.years[at] <= last));
     return changeMaps(indicator.id).flatMap((entry) => {
       const [own, baseline] = [series.scenarios[entry.scenario], period(entry.baseline)];
       if (!own || !baseline || !entry.statistics.every((one) => /^(p\d+|value)$/.test(one))) return [];

@@ -30,7 +30,6 @@
       ...places.map((place) => [...(cells ? centre(place) : station(place)), ...statistics.map((_, one) => scene.statisticAt(one, place)), espo.map.trust(place).join("; ")]),
     ]));
   };
-
   espo.saveSeries = (choice, { years, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
     ["scenario", "year", "part", "series", "value"],
     ...(reference ?? []).map((value, at) => ["", String(years[at]), part, "reference", value]),
@@ -54,7 +53,8 @@
     });
     group.append(svg("text", { x: 28 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
     let x = 22;
-    [scene.robust && "no robust change", [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ")].forEach((words, crossed) => {
+    const crosses = [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ");
+    ["no robust change", crosses].forEach((words, crossed) => {
       if (!scene.hatches.includes(crossed)) return;
       const tile = (at) => svg("path", { d: espo.hatchPath(crossed), stroke: "#222", fill: "none", transform: `translate(${at} 36)` });
       group.append(svg("path", { d: `M${x},36h24v8h-24Z`, fill: "#fff" }), tile(x), tile(x + 8), tile(x + 16), svg("text", { x: x + 30, y: 44 }, words));

@@ -37,9 +37,9 @@
     const rows = await (own ? changesOf(choice) : changesOfSeries(choice, series));
     if (espo.choice !== choice) return;
     const known = own ? entry.statistics.map((_, one) => scene.statisticAt(one, place.number)) : rows.find((one) => isShown(one, choice))?.values;
-    const ranks = d3.range(entry.statistics.length).filter((one) => /^p\d/.test(entry.statistics[one]));
-    const [low, high] = [ranks[0], ranks.at(-1)];
-    const range = low === high || !known ? "" : ` (${entry.statistics[low]} to ${entry.statistics[high]}: ${espo.changeText(known[low], choice.kind, choice.digits)} to ${choice.text(known[high])})`;
+    const ranks = entry.statistics.filter((one) => /^p\d/.test(one));
+    const ends = [ranks[0], ranks.at(-1)].map((one) => known && choice.text(known[entry.statistics.indexOf(one)])).join(" to ");
+    const range = known && ranks.length > 1 ? ` (${ranks[0]} to ${ranks.at(-1)}: ${ends})` : "";
     panel.replaceChildren(...[
       el("div", { class: "place-head" }, el("h2", { id: "place-title" }, el("bdi", {}, place.name)),
         el("button", { type: "button", id: "place-close", "aria-label": "Close the place", onclick: () => espo.go({ place: null }) }, "×")),
@@ -82,7 +82,8 @@
     const periods = [choice.entry.baseline, choice.alongName].map(period).filter(Boolean);
     const grid = { stroke: ink("--grid"), width: 1 };
     const axis = { stroke: ink("--faint"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
-    const text = (values, at) => espo.number(values?.[at] ?? NaN, choice.digits);
+    const digits = espo.decimals(d3.max(median) - d3.min(median));
+    const text = (values, at) => espo.number(values?.[at] ?? NaN, digits);
     chart = new uPlot({
       width: find("chart").clientWidth, height: 260, legend: { show: false }, cursor: { y: false, points: { show: false } },
       scales: { x: { time: false } }, bands: high && low ? [{ series: [1, 2], fill: `${colour}33` }] : [],
@@ -116,7 +117,6 @@
       series.reference && key("thick", ink("--text"), el("bdi", {}, espo.index.reference ?? "Reference")),
     ].filter(Boolean));
   }
-
   const isShown = ({ entry, along }, choice) => entry.of === choice.of && entry.scenario === choice.scenario.id && along === choice.alongName;
   const changeMaps = (id) => espo.index.maps.filter((one) => one.indicator === id && one.of === "change");
   // Rows of the table from the maps: the shown one, and others that are quickly there.

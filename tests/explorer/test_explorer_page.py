@@ -237,7 +237,32 @@ def test_the_keyboard_alone_chooses_a_map_and_a_place(opened: Page) -> None:
     assert opened.browser.errors == []
 
 
-def test_regions_and_stations_are_chosen_by_name_and_hostile_names_are_inert(opened: Page) -> None:
+def test_two_fingers_zoom_one_pans_and_a_tap_chooses(opened: Page) -> None:
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        touches = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
+        opened.browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=touches)
+
+    opened.browser.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    touch("touchStart", (600, 400))
+    touch("touchStart", (600, 400), (700, 400))
+    for apart in (10, 30, 50):
+        touch("touchMove", (600 - apart, 400), (700 + apart, 400))
+    touch("touchEnd")
+    assert opened.read("espo.map.view.k") == pytest.approx(2)
+    before = opened.read("espo.map.view.y")
+    touch("touchStart", (600, 400))
+    touch("touchMove", (600, 380))
+    touch("touchMove", (600, 370))
+    touch("touchEnd")
+    assert opened.read("espo.map.view.y") == pytest.approx(before - 30)
+    assert opened.read("espo.choice.place") is None
+    touch("touchStart", (650, 400))
+    touch("touchEnd")
+    opened.browser.until("espo.choice.place?.kind === 'cell'")
+    opened.browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
+def test_regions_and_stations_are_chosen_by_name_and_hostile_names_are_inert(opened: Page, tmp_path: Path) -> None:
     opened.select("place", "region 1")
     assert "r=odd" in opened.read("location.hash")
     assert opened.text("#place h2 bdi") == made.HOSTILE
@@ -250,7 +275,10 @@ def test_regions_and_stations_are_chosen_by_name_and_hostile_names_are_inert(ope
     assert opened.read("window.hostile ?? 0") == 0
     assert opened.read("document.querySelectorAll('img').length") == 0
     assert opened.read("[...document.querySelectorAll('a')].map(one => one.getAttribute('href'))") == ["report.html"]
-    assert "ssp" in opened.read("location.hash")
+    svg = json.dumps(opened.download("SVG", tmp_path / "svg").read_text("utf-8"))
+    drawn = f"new DOMParser().parseFromString({svg}, 'image/svg+xml')"
+    assert made.HOSTILE.replace("\u202e", "") in opened.read(f"{drawn}.documentElement.textContent")
+    assert opened.read(f"{drawn}.querySelectorAll('parsererror, img').length") == 0
 
 
 def test_nothing_is_serious_to_axe_in_either_scheme_nor_wider_than_400_pixels(opened: Page) -> None:
@@ -280,7 +308,7 @@ def test_files_to_take_away_have_the_numbers(opened: Page, tmp_path: Path) -> No
     np.testing.assert_allclose([float(one) for one in row[2:5]], 2 * made.changes((100, 100))[1, 1, :, 55, 52])
     assert sum("do not use" in row[-1] for row in rows) == 25
     series = list(csv.reader(opened.download("Series (CSV)", tmp_path / "series").open(encoding="utf-8")))
-    assert series[0] == ["scenario", "time", "part", "series", "value"]
+    assert series[0] == ["scenario", "year", "part", "series", "value"]
     at = made.YEARS.index(2050)
     found = {row[3]: float(row[4]) for row in series if row[:3] == ["ssp585", "2050", "DJF"]}
     assert found["p50"] == pytest.approx(opened.read(f"espo.chart.data.at(-1)[{at}]"))

@@ -24,9 +24,9 @@ var espo = (() => {
     packed.integers ??= new Int16Array(app.bytes(packed.data).buffer);
     const { integers, scale, offset, shape } = packed;
     const at = (place) => (integers[place] === -32768 ? NaN : integers[place] * scale + offset);
-    const row = (start, length) => Array.from({ length }, (_, one) => at(start + one));
-    return { shape, at, row };
+    return { shape, at };
   };
+  app.find = (id) => document.getElementById(id);
   // An element; children are nodes or text, which is never parsed.
   app.el = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
   const SVG = "http://www.w3.org/2000/svg";

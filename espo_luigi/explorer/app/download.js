@@ -30,13 +30,12 @@
       ...places.map((place) => [...(cells ? centre(place) : station(place)), ...statistics.map((_, one) => scene.statisticAt(one, place)), espo.map.trust(place).join("; ")]),
     ]));
   };
-
-  espo.saveSeries = (choice, { times, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
-    ["scenario", "time", "part", "series", "value"],
-    ...(reference ?? []).map((value, at) => ["", String(times[at]), part, "reference", value]),
+  espo.saveSeries = (choice, { years, scenarios, reference, part, names }) => save(choice, `${choice.place.id}_series`, "csv", csv([
+    ["scenario", "year", "part", "series", "value"],
+    ...(reference ?? []).map((value, at) => ["", String(years[at]), part, "reference", value]),
     ...Object.entries(scenarios).flatMap(([id, { low, median, high, members, names: own }]) =>
       [[names[0], low], [low ? names[1] ?? "median" : "value", median], [names.at(-1), high], ...members.map((one, number) => [own[number], one])]
-        .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(times[at]), part, name, value]))),
+        .flatMap(([name, values]) => (values ?? []).map((value, at) => [id, String(years[at]), part, name, value]))),
   ]));
   // Classes with their colours, arrows where values go on, and the hatches that there are.
   espo.legend = (scene, width) => {
@@ -54,7 +53,8 @@
     });
     group.append(svg("text", { x: 28 + shown.length * wide, y: 11 }, choice.units || (choice.kind === "quotient" ? "×" : "")));
     let x = 22;
-    [scene.robust && "no robust change", [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ")].forEach((words, crossed) => {
+    const crosses = [scene.robust && "conflicting", scene.unusable && "do not use"].filter(Boolean).join(", or ");
+    ["no robust change", crosses].forEach((words, crossed) => {
       if (!scene.hatches.includes(crossed)) return;
       const tile = (at) => svg("path", { d: espo.hatchPath(crossed), stroke: "#222", fill: "none", transform: `translate(${at} 36)` });
       group.append(svg("path", { d: `M${x},36h24v8h-24Z`, fill: "#fff" }), tile(x), tile(x + 8), tile(x + 16), svg("text", { x: x + 30, y: 44 }, words));

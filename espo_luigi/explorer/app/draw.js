@@ -33,11 +33,10 @@
     }
     return { ny, nx, lon: espo.unpack(grid.corner_lon).at, lat: espo.unpack(grid.corner_lat).at };
   }
-  // Corners along the domain's edge, of a large grid some of them.
+  // Corners along the domain's edge.
   function outline({ ny, nx, lon, lat }) {
-    const step = Math.max(1, Math.floor(Math.max(ny, nx) / 100));
-    const places = [...d3.range(0, ny + 1, step), ny].flatMap((j) => [j * (nx + 1), j * (nx + 1) + nx]);
-    places.push(...d3.range(0, nx + 1, step).flatMap((i) => [i, ny * (nx + 1) + i]));
+    const places = d3.range(ny + 1).flatMap((j) => [j * (nx + 1), j * (nx + 1) + nx]);
+    places.push(...d3.range(nx + 1).flatMap((i) => [i, ny * (nx + 1) + i]));
     return places.map((place) => [lon(place), lat(place)]).filter((point) => point.every(Number.isFinite));
   }
   // Corners on the plane (x, y), and the middle of a cell in degrees and on the plane.
@@ -64,6 +63,9 @@
   espo.cellAt = ({ ny, nx, x, y, around }, px, py) => {
     for (let place = 0; place < ny * nx; place++) {
       const [j, i] = [Math.floor(place / nx), place % nx];
+      const [own, across] = [place + j, place + j + nx + 2];
+      const far = 4 * (Math.abs(x[own] - x[across]) + Math.abs(y[own] - y[across]));
+      if (Math.abs(x[own] - px) > far || Math.abs(y[own] - py) > far) continue;
       const four = around(j, i);
       let inside = false;
       four.forEach((a, one) => {
@@ -91,7 +93,6 @@
     }
     return paths.map((one) => one.join(""));
   };
-
   const rgb = (espo.rgb = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16)));
   // Classes between round numbers, each with the colour of its middle between `stops`; quotients by their logarithm.
   espo.scaleOf = ([low, high], stops, isQuotient) => {

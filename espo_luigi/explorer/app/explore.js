@@ -1,8 +1,7 @@
 // The page: the choice in the URL's hash, the fields that change it, and what follows from it.
 "use strict";
 (() => {
-  const { el } = espo;
-  const find = (id) => document.getElementById(id);
+  const { el, find } = espo;
   espo.fail = (error) => void (find("alert").textContent = error.message);
   // The choice that a hash describes; for what it does not name, the first, of horizons the last.
   function choiceOf(hash) {
@@ -83,7 +82,7 @@
     const width = Math.max(260, Math.min(560, find("map").clientWidth - 30));
     const { group, height } = espo.legend(scene, width);
     const [low, high] = choice.entry.limits.map(choice.text);
-    find("legend").replaceChildren(espo.svg("svg", { width, height, role: "img", "aria-label": `Colours from ${low} to ${high}` }, group));
+    find("legend").replaceChildren(espo.svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Colours from ${low} to ${high}` }, group));
     const file = choice.entry.file ?? choice.indicator.file ?? ":";
     find("map-downloads").replaceChildren(el("span", {}, "Download: "), espo.button("CSV", () => espo.saveMap(choice, scene)),
       espo.button("PNG", () => espo.savePng(choice, scene)), espo.button("SVG", () => espo.saveSvg(choice, scene)),

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const LARGE = 20000; // cells; more of them move as an image
-  const find = (id) => document.getElementById(id);
+  const { find } = espo;
   const canvas = find("canvas");
   const context = canvas.getContext("2d");
   const layer = document.createElement("canvas"); // the cells, as they were drawn with `drawn`
@@ -14,7 +14,10 @@
     new ResizeObserver(fit).observe(find("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
     fit();
-    espo.load("lines").then((loaded) => lay((lines = loaded)), espo.fail);
+    espo.load("lines").then((loaded) => {
+      lines = loaded;
+      lay();
+    }, espo.fail);
   };
 
   function fit() {
@@ -64,7 +67,6 @@
     drawn = null;
     draw();
   };
-
   const toScreen = ([x, y]) => [x * view.k + view.x, y * view.k + view.y];
   const toPlane = ([x, y]) => [(x - view.x) / view.k, (y - view.y) / view.k];
   const onPlane = (on) => on.setTransform(...[view.k, 0, 0, view.k, view.x, view.y].map((one) => one * devicePixelRatio));
@@ -159,7 +161,10 @@
   function move(k, x, y) {
     Object.assign(view, { k, x, y });
     clearTimeout(resting);
-    resting = setTimeout(() => draw((resting = null)), 150);
+    resting = setTimeout(() => {
+      resting = null;
+      draw();
+    }, 150);
     draw();
   }
   const pan = (x, y) => move(view.k, view.x + x, view.y + y);
@@ -200,7 +205,9 @@
   canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
   canvas.addEventListener("pointerup", (event) => {
     const place = pointers.delete(event.pointerId) && moved < 5 && placeAt([event.offsetX, event.offsetY]);
-    if (place) espo.go({ place }, (map.cursor = null));
+    if (!place) return;
+    map.cursor = null;
+    espo.go({ place });
   });
   canvas.addEventListener("pointerleave", () => (find("hover").textContent = ""));
   // The place at a point of the screen: a station near it, else its cell, else its region.
@@ -233,7 +240,6 @@
   };
   map.trust = (number) => [map.scene.unusable?.[number] === 1 && "do not use",
     ["", "robust", "no robust change", "conflicting changes"][map.scene.robust?.[number]]].filter(Boolean);
-
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   canvas.addEventListener("keydown", (event) => {
     const step = STEPS[event.key];

@@ -1,11 +1,10 @@
 // A place's panel: its value, its series (plume), and the table of its changes.
 "use strict";
 (() => {
-  const { el, unpack } = espo;
-  const find = (id) => document.getElementById(id);
+  const { el, find, unpack } = espo;
   const panel = find("place");
   let chart, redraw;
-  // {times, part, names, reference, scenarios: {id: {low, median, high, members, names}}} of a place, or null.
+  // {years, part, names, reference, scenarios: {id: {low, median, high, members, names}}} of a place, or null.
   async function seriesOf({ indicator, place, partName }) {
     const { [`${place.kind}s`]: key, tiles } = espo.index.plumes[indicator.id] ?? {};
     const tile = tiles && place.kind === "cell" && place.id.map((one, axis) => Math.floor(one / (axis ? tiles.columns : tiles.rows)));
@@ -17,15 +16,14 @@
     const cut = (packed, member = 0) => {
       if (!packed) return null;
       const [cells, parts, times] = packed.shape.slice(-3);
-      return unpack(packed).row(((member * cells + cell) * parts + part) * times, times);
+      const first = ((member * cells + cell) * parts + part) * times;
+      return d3.range(first, first + times).map(unpack(packed).at);
     };
     const scenarios = Object.fromEntries(Object.entries(file.scenarios).map(([id, one]) => {
       const members = d3.range(one.members?.shape[0] ?? 0).map((member) => cut(one.members, member));
       return [id, { low: cut(one.low), median: cut(one.median) ?? members[0], high: cut(one.high), members, names: one.names ?? [] }];
     }));
-    const names = file.bounds?.length ? file.bounds : ["low", "median", "high"];
-    const times = file.years ?? (Array.isArray(file.times[0]) ? file.times[part] : file.times);
-    return { times, part: file.parts[part], names, reference: cut(file.reference), scenarios };
+    return { years: file.years, part: file.parts[part], names: file.bounds, reference: cut(file.reference), scenarios };
   }
 
   espo.showPlace = async (choice, scene) => {
@@ -39,10 +37,9 @@
     const rows = await (own ? changesOf(choice) : changesOfSeries(choice, series));
     if (espo.choice !== choice) return;
     const known = own ? entry.statistics.map((_, one) => scene.statisticAt(one, place.number)) : rows.find((one) => isShown(one, choice))?.values;
-    const ranks = d3.range(entry.statistics.length).filter((one) => /^p\d/.test(entry.statistics[one]));
-    const [low, high] = [ranks[0], ranks.at(-1)];
-    const range = low === high || !known ? "" : ` (${entry.statistics[low]} to ${entry.statistics[high]}: ${espo.changeText(known[low], choice.kind, choice.digits)} to ${choice.text(known[high])})`;
-    const focused = panel.contains(document.activeElement) && document.activeElement.id;
+    const ranks = entry.statistics.filter((one) => /^p\d/.test(one));
+    const ends = [ranks[0], ranks.at(-1)].map((one) => known && choice.text(known[entry.statistics.indexOf(one)])).join(" to ");
+    const range = known && ranks.length > 1 ? ` (${ranks[0]} to ${ranks.at(-1)}: ${ends})` : "";
     panel.replaceChildren(...[
       el("div", { class: "place-head" }, el("h2", { id: "place-title" }, el("bdi", {}, place.name)),
         el("button", { type: "button", id: "place-close", "aria-label": "Close the place", onclick: () => espo.go({ place: null }) }, "×")),
@@ -56,15 +53,12 @@
       rows.length && table(choice, rows),
       series && el("p", { class: "downloads" }, "Download: ", espo.button("Series (CSV)", () => espo.saveSeries(choice, series))),
     ].filter(Boolean));
-    if (focused) find(focused)?.focus();
     redraw = series && (() => draw(choice, series));
     redraw?.();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw?.());
   new ResizeObserver(() => redraw && chart.setSize({ width: find("chart").clientWidth, height: 260 })).observe(panel);
-  const yearOf = (time) => parseInt(time, 10);
   const nameOf = (id) => espo.index.scenarios.find((one) => one.id === id)?.name ?? id;
-  const shownId = (choice, { scenarios }) => (scenarios[choice.scenario.id] ? choice.scenario.id : Object.keys(scenarios)[0]);
   const period = (text) => /^(\d+)-(\d+)$/.exec(text ?? "")?.slice(1).map(Number);
 
   function draw(choice, series) {
@@ -74,7 +68,7 @@
     const palette = ink("--series").trim().split(" ");
     const known = espo.index.scenarios.filter((one) => !one.levels).map((one) => one.id);
     const colourOf = (id) => palette[Math.max(0, known.indexOf(id)) % palette.length];
-    const shown = shownId(choice, series);
+    const shown = series.scenarios[choice.scenario.id] ? choice.scenario.id : Object.keys(series.scenarios)[0];
     const others = Object.keys(series.scenarios).filter((id) => id !== shown);
     const { low, median, high, members } = series.scenarios[shown];
     const colour = colourOf(shown);
@@ -88,7 +82,8 @@
     const periods = [choice.entry.baseline, choice.alongName].map(period).filter(Boolean);
     const grid = { stroke: ink("--grid"), width: 1 };
     const axis = { stroke: ink("--faint"), grid, ticks: grid, font: "12px system-ui, sans-serif" };
-    const text = (values, at) => espo.number(values?.[at] ?? NaN, choice.digits);
+    const digits = espo.decimals(d3.max(median) - d3.min(median));
+    const text = (values, at) => espo.number(values?.[at] ?? NaN, digits);
     chart = new uPlot({
       width: find("chart").clientWidth, height: 260, legend: { show: false }, cursor: { y: false, points: { show: false } },
       scales: { x: { time: false } }, bands: high && low ? [{ series: [1, 2], fill: `${colour}33` }] : [],
@@ -102,12 +97,12 @@
           ctx.fillRect(a, bbox.top, b - a, bbox.height);
         })],
         setCursor: [({ cursor: { idx } }) => {
-          const at = idx ?? series.times.length - 1;
-          find("readout").textContent = `${series.times[at]}: ${text(median, at)}${high && low ? ` (${text(low, at)} to ${text(high, at)})` : ""}`
+          const at = idx ?? series.years.length - 1;
+          find("readout").textContent = `${series.years[at]}: ${text(median, at)}${high && low ? ` (${text(low, at)} to ${text(high, at)})` : ""}`
             + ` ${choice.indicator.units ?? ""}${Number.isFinite(series.reference?.[at]) ? `; reference ${text(series.reference, at)}` : ""}`;
         }],
       },
-    }, [series.times.map(yearOf), ...rows.map((one) => one.values.map((value) => (Number.isFinite(value) ? value : null)))], find("chart"));
+    }, [series.years, ...rows.map((one) => one.values.map((value) => (Number.isFinite(value) ? value : null)))], find("chart"));
     espo.chart = chart;
     const key = (kind, stroke, ...words) => {
       const line = el("i", { class: kind });
@@ -122,7 +117,6 @@
       series.reference && key("thick", ink("--text"), el("bdi", {}, espo.index.reference ?? "Reference")),
     ].filter(Boolean));
   }
-
   const isShown = ({ entry, along }, choice) => entry.of === choice.of && entry.scenario === choice.scenario.id && along === choice.alongName;
   const changeMaps = (id) => espo.index.maps.filter((one) => one.indicator === id && one.of === "change");
   // Rows of the table from the maps: the shown one, and others that are quickly there.
@@ -141,7 +135,7 @@
   // Rows of a region or a station: each simulation's means over both periods, and the statistics of their differences.
   function changesOfSeries({ indicator }, series) {
     if (!series) return [];
-    const mean = (values, [first, last]) => d3.mean(values.filter((_, at) => yearOf(series.times[at]) >= first && yearOf(series.times[at]) <= last));
+    const mean = (values, [first, last]) => d3.mean(values.filter((_, at) => series.years[at] >= first && series.years[at] <= last));
     return changeMaps(indicator.id).flatMap((entry) => {
       const [own, baseline] = [series.scenarios[entry.scenario], period(entry.baseline)];
       if (!own || !baseline || !entry.statistics.every((one) => /^(p\d+|value)$/.test(one))) return [];

@@ -18,11 +18,11 @@ from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_o
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.explorer import Explorer, has_outcomes
+from espo_luigi.tasks.explorer import Explorer
 from espo_luigi.tasks.export import warn_of_refusal
 from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
 from espo_luigi.tasks.publish import ends_of_run, publish
-from espo_luigi.tasks.report import Report
+from espo_luigi.tasks.report import Report, has_outcomes
 
 logger = logging.getLogger(__name__)
 

@@ -92,11 +92,6 @@ class Explorer(EspoTask):
         write_explorer(view, self.out_page().path, self.marker())
 
 
-def has_outcomes(run: RunContext) -> bool:
-    """Return whether the configuration asks for anything that the explorer shows."""
-    return run.config.indicators is not None and bool(datasets(run))
-
-
 def _sources(run: RunContext) -> Iterator[tuple[Source, list[EspoTask]]]:
     """What is shown, with the tasks that make its stores: ensembles, or else single simulations; the reference."""
     dataset = "scenario" if "scenario" in datasets(run) else datasets(run)[0]

@@ -23,7 +23,7 @@ from espo_luigi.explorer.packing import BYTES_OF_NUMBER, as_base64, as_script, p
 from espo_luigi.explorer.sources import REFERENCE, ExplorerView, Field, Source, together
 from espo_luigi.export.netcdf import Layout, statistics_file, write_netcdf
 from espo_luigi.files import sha256_of, write_new
-from espo_luigi.replacing import Judge, by_digest, by_manifest, check_ours, digest_of_ours, noted_beside, write_manifest
+from espo_luigi.replacing import by_manifest, check_ours, noted_beside, write_manifest
 from espo_luigi.report.drawings import SEQUENTIAL, labels, short
 from espo_luigi.report.first_screen import MUCH
 from espo_luigi.report.maps import LINES, edges_of, line_pieces
@@ -37,6 +37,7 @@ from espo_luigi.science.outcomes.regions import Point
 from espo_luigi.science.quality import COUNTED, rank_of
 from espo_luigi.science.sphere import cell_corners, unit_vectors
 from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.marker import marked
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.table import page_text
 
@@ -59,28 +60,24 @@ def write_explorer(view: ExplorerView, out: Path, marker: store.Marker | None = 
     StoreError
         If anything there is no explorer's, or has changed since, or the disk refuses.
     """
-    folder, judges = out.with_suffix(""), check_replaceable(out)
-    with as_file(files("espo_luigi.explorer") / "app") as app, written_aside(folder, judge=judges[folder]) as partial:
-        copytree(app, partial / "app", ignore=ignore_patterns("explore.html"))
-        page = page_text((app / "explore.html").read_text(encoding="utf-8"), marker)
+    check_replaceable(out)
+    folder, app = out.with_suffix(""), files("espo_luigi.explorer") / "app"
+    with as_file(app) as source, written_aside(folder, judge=by_manifest(_MAKER)) as partial:
+        copytree(source, partial / "app", ignore=ignore_patterns("explore.html"))
+        page = page_text((source / "explore.html").read_text(encoding="utf-8"), marker)
         _Writer(view, partial, folder.name).write()
-        # The former one, too: this process may be killed before it has replaced the page.
-        former = digest_of_ours(out, judges[out])
-        write_manifest(partial, _MAKER, {out.name: [sha256(page.encode()).hexdigest(), *former]})
-    with written_aside(out, judge=judges[out]) as partial:
+        write_manifest(partial, _MAKER, {out.name: [sha256(page.encode()).hexdigest()]})
+    with written_aside(out) as partial:
         write_new(partial, page)
     size = sum(path.stat().st_size for path in folder.rglob("*"))
     logger.info("The explorer is %s (%.1f MB with its folder)", out, size / 1e6)
 
 
-def check_replaceable(out: Path) -> dict[Path, Judge]:
-    """Return how page and folder are known as ours; raises `StoreError` if one of them is not."""
-    folder = out.with_suffix("")
-    judges = {folder: by_manifest(_MAKER), out: by_digest(noted_beside(folder, out.name) or ())}
+def check_replaceable(out: Path) -> None:
+    """Raise `StoreError` if page or folder would replace what is not ours."""
     with disk_errors(out, "write"):
-        for path, judge in judges.items():
-            check_ours(path, judge)
-    return judges
+        check_ours(out.with_suffix(""), by_manifest(_MAKER))
+        check_ours(out, marked(out))
 
 
 def is_whole(out: Path) -> bool:

@@ -1,7 +1,7 @@
 """Make docs/demo.png, docs/start/tutorial.png and docs/check/report-*.webp: ``python docs/make_figure.py DEMO``.
 
 DEMO is the folder of a finished run of the demo, `espo-demo`. The tutorial's own code draws its figure. The pictures of
-the report need a browser, which `tests/support/browser.py` drives.
+the explorer and the report need a browser, which `tests/support/browser.py` drives.
 """
 
 from __future__ import annotations
@@ -13,21 +13,14 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
-import xarray as xr
 from PIL import Image
 
-from espo_luigi.report.maps import property_maps
-from espo_luigi.science.variables import VARIABLES
-from espo_luigi.store import open_store
-
 HERE = Path(__file__).parent
-CALIBRATION = slice("1991", "2020")
 # Of each section of the report: the picture's name, and the elements from which and to which it shows the section.
 SECTIONS = {
     "": ("summary", "figure", "figure"),  # the first screen
@@ -43,43 +36,26 @@ PICTURE_WIDTH, COLOURS = 900, 96
 
 
 def main(demo: Path) -> None:
-    """Draw both figures, and photograph the report."""
-    draw_opening(demo / "final")
+    """Draw the tutorial's figure, and photograph the explorer and the report."""
+    photograph_explorer(demo / "final" / "report" / "explore.html")
     draw_first_run(demo)
     photograph_report(demo / "final" / "report" / "report.html")
 
 
-def draw_opening(final: Path) -> None:
-    """Draw January's tasmax: the reference, Demo-NoLeap before and after the adjustment, and their biases."""
-    reference = on_map(final.glob("reference/*+noleap.zarr"))
-    raw = on_map(final.glob("regridded/day+*Demo-NoLeap*.zarr.zip"))
-    adjusted = on_map(final.glob("final/NAM/day+*Demo-NoLeap*.zarr.zip"))
-    biases = [(one - reference).assign_attrs(units="K") for one in (raw, adjusted)]
-    title = "Demo-NoLeap: mean daily maximum temperature of January, 1991-2020"
-    property_maps(reference, raw, adjusted, *biases, title=title, known=VARIABLES["tasmax"]).savefig(
-        HERE / "demo.png", dpi=110
-    )
+def photograph_explorer(page: Path) -> None:
+    """Photograph the explorer: a map of a change, and the years of a cell."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from browser import Browser
 
-
-def on_map(paths: Iterable[Path]) -> xr.DataArray:
-    """Return January's mean tasmax in °C of stores of cells or of maps, as one map."""
-    parts = [january(path) for path in paths]
-    whole = xr.combine_by_coords(
-        [part.to_dataset(name="tasmax") for part in parts],
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="outer",
-        combine_attrs="drop",
-    ).tasmax
-    return whole.assign_attrs(long_name="Mean daily maximum temperature", units="degC")
-
-
-def january(path: Path) -> xr.DataArray:
-    """Return the mean tasmax of January in °C, on a map."""
-    tasmax = open_store(path).tasmax.sel(time=CALIBRATION)
-    mean = tasmax.sel(time=tasmax.time.dt.month == 1).mean("time").load() - 273.15
-    return mean.set_index(loc=["lat", "lon"]).unstack("loc") if "loc" in mean.dims else mean
+    with tempfile.TemporaryDirectory() as folder, Browser(Path(folder)) as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=1280, height=760, deviceScaleFactor=1, mobile=False)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
+        browser.open(f"{page.resolve().as_uri()}#i=tx_mean.YS-JAN&s=ssp585&h=2041-2070&at=10,20")
+        browser.until("espo.choice && espo.settled === espo.choice")
+        browser.evaluate("espo.load('lines').then(() => new Promise(done => setTimeout(done, 300))).then(() => 1)")
+        taken = browser.call("Page.captureScreenshot")
+    picture = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
+    picture.quantize(2 * COLOURS, dither=Image.Dither.NONE).save(HERE / "demo.png", optimize=True)
 
 
 def draw_first_run(demo: Path) -> None:

@@ -62,7 +62,7 @@ STAGES = {
     "Product": ("product", "export"),
     "Indicators and ensembles": ("outcomes", "ensembles"),
     "Properties and measures": ("diagnostics",),
-    "Report and tests": ("report", "perfect_model"),
+    "Report and tests": ("report", "explorer", "perfect_model"),
 }
 V2 = "Of ESPO v2 only"
 ONLY_V2 = (

@@ -102,12 +102,7 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
             source, is_of_regions = from_cf_axes(load_netcdf(file, without=["realization"])), True
     if source is None:
         return
-    percentiles: dict[str, list[int]] = {}
-    for variable in map(str, source.data_vars):
-        if (matched := re.fullmatch(r"(.+)_p(\d+)", variable)) and f"{matched[1]}_members" in source:
-            percentiles.setdefault(matched[1], []).append(int(matched[2]))
-    for base, of in percentiles.items():
-        names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
+    for base, names in percentile_names(source).items():
         keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
         fewest = int(source.attrs.get(FEWEST, 1))
         filled = without_percentiles(source, names, fewest)
@@ -124,6 +119,18 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
             cut = maps.sel(drawn)[there] if maps is not None and there and all(drawn.values()) else None
             shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
+
+
+def percentile_names(ds: xr.Dataset) -> dict[str, tuple[str, str, str]]:
+    """Return the names of the low, middle and high statistic over simulations, by the indicator's or change's name."""
+    percentiles: dict[str, list[int]] = {}
+    for variable in map(str, ds.data_vars):
+        if (matched := re.fullmatch(r"(.+)_p(\d+)", variable)) and f"{matched[1]}_members" in ds:
+            percentiles.setdefault(matched[1], []).append(int(matched[2]))
+    return {
+        base: (f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}")
+        for base, of in percentiles.items()
+    }
 
 
 def without_percentiles(ds: xr.Dataset, names: Sequence[str], fewest: int) -> xr.Dataset:

@@ -52,6 +52,7 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 _OURSELVES = "Report"
 _MAKER = "espo report"
 _OF_CHANGES = "Changes of the indicators over simulations: maps, plumes, tables by region, and numbers to download"
+_OF_EXPLORER = "Explore the maps, and the future of each place"
 PARTS = {
     "glance": "At a glance",
     "changes": "What changes",
@@ -145,8 +146,9 @@ def make_sections(
     kept = distributions.change_section(summaries, reader, WANTED_PERIODS, view.table)
     change = first_screen.change_of(changes, of_changes)
     link = Link(_OF_CHANGES, f"{changes_folder(out).name}/{PAGE}")
+    explorer = view.explorer and Section("", [Link(_OF_EXPLORER, os.path.relpath(view.explorer, out.parent))])
     parts = {
-        "glance": [first_screen.opening(view, biases, change, doubts)],
+        "glance": [*([explorer] if explorer else []), first_screen.opening(view, biases, change, doubts)],
         "changes": [
             *([Section("Indicators", [link, *of_changes.warned(), *changes[0].blocks])] if changes else []),
             kept,

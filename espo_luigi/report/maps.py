@@ -265,11 +265,11 @@ def map_lines(field: xr.DataArray) -> dict[str, np.ndarray]:
     high = np.array([columns.max(), rows.max()]) + 1
     inside = ((ends >= low) & (ends <= high)).all(axis=-1).any(axis=-1)
     shown = inside & (np.abs(ends[:, 1] - ends[:, 0]).max(axis=-1) < 90)
-    return {kind: ends[of] for at, kind in enumerate(LINES) if (of := shown & (_pieces()[1] == at)).any()}
+    return {kind: ends[of] for at, kind in enumerate(LINES) if (of := shown & (line_pieces()[1] == at)).any()}
 
 
 def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None:
-    pieces, _ = _pieces()
+    pieces, _ = line_pieces()
     if (y, x) == ("lat", "lon"):
         return pieces.copy()
     if not {"lat", "lon"} <= set(field.coords):
@@ -287,8 +287,11 @@ def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None
 
 
 @functools.cache
-def _pieces() -> tuple[np.ndarray, np.ndarray]:
-    """All pieces between neighbouring points of a line, (piece, end, coordinate), in degrees, and their kinds."""
+def line_pieces() -> tuple[np.ndarray, np.ndarray]:
+    """Return all pieces between neighbouring points of lines, (piece, end, coordinate), in degrees, and their kinds.
+
+    Kinds are numbers in `LINES`.
+    """
     with files("espo_luigi.report").joinpath("natural_earth.npz").open("rb") as file:
         stored = np.load(file)
         steps, firsts, kinds = stored["steps"], stored["firsts"], stored["kinds"]

@@ -79,7 +79,7 @@ class RunView:
     what was nearer to the reference after adjusting, by pool and domain; `table` is that of the variables;
     `ensembles` has what simulations have in common, `of_reference` the reference's indicators by frequency, and
     `regions` those of means, by name (see `science.outcomes.regions`); `adjusted` are the adjusted variables, `method`
-    how, in words, and `years` those of the products.
+    how, in words, and `years` those of the products; `explorer` is the page with maps and plumes, if one is made.
     """
 
     config_files: tuple[Path, ...]
@@ -108,6 +108,7 @@ class RunView:
     adjusted: tuple[str, ...] = ()
     method: str = ""
     years: str = ""
+    explorer: Path | None = None
 
 
 class Reader:

@@ -17,6 +17,7 @@
 | `outcomes`, of these | Trends, ReferenceTrends, ReturnLevels, ReferenceReturnLevels |
 | `ensembles` | Ensemble, Regions |
 | `report` | Summaries, NotCalibrated, FlagDetails, Inversions, Report |
+| `explorer` | Explorer |
 | `export` | Export, ExportOutcome, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
@@ -58,6 +59,7 @@ from espo_luigi.tasks.ensembles import Ensemble as Ensemble
 from espo_luigi.tasks.ensembles import Regions as Regions
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
+from espo_luigi.tasks.explorer import Explorer as Explorer
 from espo_luigi.tasks.export import Export as Export
 from espo_luigi.tasks.export import ExportOutcome as ExportOutcome
 from espo_luigi.tasks.export import Exports as Exports

@@ -17,10 +17,11 @@ from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.explorer import Explorer
 from espo_luigi.tasks.export import warn_of_refusal
 from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
 from espo_luigi.tasks.publish import ends_of_run, publish
-from espo_luigi.tasks.report import Report
+from espo_luigi.tasks.report import Report, has_outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +210,7 @@ def _words(text: str) -> list[str]:
 
 
 class All(luigi.WrapperTask):
-    """Rule `all`: health checks, diagnostics and archives of every simulation in the catalogue, and the report.
+    """Rule `all`: health checks, diagnostics and archives of every simulation in the catalogue, report and explorer.
 
     Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--pool``, ``--piece``) make a `Selection`.
     """
@@ -272,6 +273,8 @@ class All(luigi.WrapperTask):
         yield from ends_of_run()
         if settings().report:
             yield Report()
+            if has_outcomes(context()):
+                yield Explorer()
 
     @property
     def results_folder(self) -> Path:

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from espo_luigi.tasks.base import (
     SimulationParameter,
     provenance,
 )
-from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.diagnostics import (
     Diag,
     DiagMeasuresImprovement,
@@ -52,7 +52,7 @@ from espo_luigi.tasks.diagnostics import (
 )
 from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
+from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen, datasets
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
@@ -75,6 +75,8 @@ PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 OF_THE_TABLE = tuple(
     f"variables.*.{key}" for key in ("difference", "display_units", "kind", "long_name", "units", "wet")
 )
+# The page that `Explorer` makes, to which this one leads.
+EXPLORER = "report/explore.html"
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
@@ -319,7 +321,14 @@ def write_now(out: Path) -> None:
     from espo_luigi.report.make import check_report_replaceable, write_report
 
     check_report_replaceable(out)
-    write_report(run_view(), out, processes=min(4, machine_cpus()))
+    view = run_view()
+    explorer = view.explorer if view.explorer and view.explorer.exists() else None
+    write_report(replace(view, explorer=explorer), out, processes=min(4, machine_cpus()))
+
+
+def has_outcomes(run: RunContext) -> bool:
+    """Return whether the configuration asks for anything that the explorer shows."""
+    return run.config.indicators is not None and bool(datasets(run))
 
 
 def _products(bound: Any, *, cut: bool = True) -> xr.Dataset:
@@ -410,6 +419,7 @@ def run_view() -> RunView:
         },
         table=run.config.table,
         ensembles=_ensembles(),
+        explorer=run.config.paths.final / EXPLORER if has_outcomes(run) else None,
         of_reference={
             task.freq: task.out_indicators().path for task in summary_tasks() if isinstance(task, ReferenceIndicators)
         },

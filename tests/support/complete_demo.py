@@ -29,7 +29,7 @@ OTHER_RULES = {
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
     *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.PerfectModel),
     *(tasks.Indicators, tasks.ReferenceIndicators, tasks.Climatology, tasks.ReferenceClimatology),
-    *(tasks.Percentiles, tasks.ReferencePercentiles),
+    *(tasks.Percentiles, tasks.ReferencePercentiles, tasks.Explorer),
     *(tasks.Delta, tasks.WarmingLevels, tasks.Ensemble, tasks.Regions),
     *(tasks.Trends, tasks.ReferenceTrends, tasks.ReturnLevels, tasks.ReferenceReturnLevels),
 }

@@ -29,7 +29,7 @@ class Downscale(VariableTask):
     in_coarse = upstream(CoarseReference, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
-    uncut = ("in_adjusted", "in_coarse", "in_reference")
+    uncut = ("in_adjusted", "in_coarse")
     reads = (
         "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",

@@ -160,7 +160,6 @@ class CoarseReference(EspoTask):
     in_reference = upstream(ReferenceCalendar, "out_reference", piece=every_piece)
     out_grid = kept("reference/{ref_source}+{domain}+coarse+{calendar}+coords.zarr")
     out_reference = kept("reference/{ref_source}+{domain}+coarse+{calendar}.zarr")
-    uncut = ("in_reference",)
     reads = ("custom.working_chunks", "domain", "downscaling.grid", "downscaling.least_share", partition.NAMES_KEY)
 
     def look(self) -> None:

@@ -52,6 +52,25 @@ _LIMITS = (
     "of such errors are smaller. A raw level has no noise of the calibration, and is judged by the same.",
 )
 
+# Of measures of both ways: a title, and whether the truth's value has units.
+MEASURES_SHOWN = {
+    "mean": ("Mean", True),
+    "area_spread": ("Spread of the area mean", True),
+    "cell_spread": ("Spread of a cell", True),
+    "highest": ("Highest of these years", True),
+    "inside": ("Correlation of neighbours in a coarse cell", False),
+    "across": ("Correlation of neighbours across coarse cells", False),
+    "wet_days": ("Wet days", False),
+    "all_dry": ("Days on which all cells are dry", False),
+}
+_WAYS = (
+    "The simulation is the reference, averaged to the coarse grid and calibrated without its years {years}, which are "
+    "the truth: `default` adjusts the reference's cells, others coarse cells, and downscale after. Above 0 is too "
+    "large, too variable or too much alike; ≈ marks errors within noise, what 95 % of those between two realisations "
+    "of this climate stay below. Means over {pieces}, of some coarse cells in the middle of each."
+)
+_SEAMS = "Seams: squares lie on the edges of coarse cells, dots inside. Red: neighbours know too little of each other."
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -63,9 +82,19 @@ class Pair:
     paths: tuple[Path, ...]
 
 
-def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
-    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process."""
-    parts = with_pictures(make_sections(pairs), processes)
+def write_page(
+    pairs: Sequence[Pair],
+    out: Path,
+    marker: store.Marker | None = None,
+    processes: int = 0,
+    withheld: Sequence[Path] = (),
+) -> None:
+    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
+
+    `withheld` are the comparisons of both ways, by piece.
+    """
+    sections = (ways_sections(withheld) if withheld else []) + (make_sections(pairs) if pairs or not withheld else [])
+    parts = with_pictures(sections, processes)
     title = f"Known futures: {counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
     store.write_page(
         render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
@@ -100,6 +129,57 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
                 drawings.append(Drawing(file, caption, errors_figure, (of_period, unit)))
             sections.append(Section(f"{title}: {noun(name)}", [Text(text), *drawings, everywhere(errors, name)]))
     return sections
+
+
+def ways_sections(paths: Sequence[Path]) -> list[Section]:
+    """Return a section of each variable about adjusting the reference's cells, and coarse ones and downscaling after.
+
+    Errors and noise are means over pieces; up to three pieces have maps of seams.
+    """
+    pieces = [store.open_store(path).load() for path in paths]
+    both: xr.Dataset = join([piece[["error", "noise", "truth"]] for piece in pieces], "piece").mean("piece")
+    shown = [pieces[at] for at in np.unique(np.linspace(0, len(pieces) - 1, 3).round().astype(int))]
+    sections = []
+    for name in map(str, both["variable"].values):
+        of = both.sel(variable=name)
+        text = _WAYS.format(years=pieces[0].attrs["years"], pieces=counted(len(pieces), "piece"))
+        maps = [piece.sel(variable=name)[["seam"]] for piece in shown]
+        drawn = Drawing(f"perfect-seams-{name}", _SEAMS, seams_figure, (maps,))
+        sections.append(Section(f"Both ways: {noun(name)}", [Text(text), ways_table(of), drawn]))
+    return sections
+
+
+def ways_table(both: xr.Dataset) -> Table:
+    """Return a variable's errors of both ways in multiples of the noise, and how many of them are within."""
+    ways, unit = list(map(str, both["way"].values)), units_text(str(both["units"].item()))
+    multiples = (both["error"] / both["noise"]).dropna("measure", how="all")
+    rows = []
+    for measure in map(str, multiples["measure"].values):
+        title, has_units = MEASURES_SHOWN[measure]
+        values = multiples.sel(measure=measure).values
+        truth = f"{float(both['truth'].sel(measure=measure)):.4g}{f' {unit}' if has_units else ''}"
+        rows.append([title, *(f"{value:.1f}{' ≈' if abs(value) <= 1 else ''}" for value in values), truth])
+    within = (abs(multiples) <= 1).sum("measure")
+    rows.append(["Within noise", *(f"{int(within.sel(way=way))} of {len(rows)}" for way in ways), ""])
+    return Table(["", *ways, "Truth"], rows, "Errors in multiples of their noise")
+
+
+@drawing
+def seams_figure(pieces: Sequence[xr.Dataset]) -> Figure:
+    """Draw `seam` (way, pair) of pieces as maps, a row by piece and a column by way: squares across coarse cells."""
+    ways = list(map(str, pieces[0]["way"].values))
+    figure, axes = new_figure(2.4 * len(ways) + 0.8, 2.3 * len(pieces) + 0.4, len(pieces), len(ways))
+    most = max(float(abs(piece["seam"]).max()) for piece in pieces)
+    points: Any = None
+    for row, piece in enumerate(pieces):
+        for panel, way in zip(axes[row], ways, strict=True):
+            for is_across, mark, size in ((False, "o", 6), (True, "s", 16)):
+                of = piece["seam"].sel(way=way)[piece["across"].values == is_across]
+                options: Any = {"c": of.values, "s": size, "marker": mark, "cmap": "RdBu", "vmin": -most, "vmax": most}
+                points = panel.scatter(of["lon"], of["lat"], edgecolors="#888888", linewidths=0.2, **options)
+            panel.set_title("" if row else way)
+    figure.colorbar(points, ax=axes, label="Correlation of neighbours minus the truth's")
+    return figure
 
 
 def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:

@@ -67,7 +67,7 @@ _WAYS = (
     "The simulation is the reference, averaged to the coarse grid and calibrated without its years {years}, which are "
     "the truth: `default` adjusts the reference's cells, others coarse cells, and downscale after. Above 0 is too "
     "large, too variable or too much alike; ≈ marks errors within noise, what 95 % of those between two realisations "
-    "of this climate stay below. Means over {pieces}, of some coarse cells in the middle of each."
+    "of this climate stay below. Cells are those of the coarse cells in the middle of the domain."
 )
 _SEAMS = "Seams: squares lie on the edges of coarse cells, dots inside. Red: neighbours know too little of each other."
 
@@ -87,15 +87,16 @@ def write_page(
     out: Path,
     marker: store.Marker | None = None,
     processes: int = 0,
-    withheld: Sequence[Path] = (),
+    withheld: Path | None = None,
 ) -> None:
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
-    `withheld` are the comparisons of both ways, by piece.
+    `withheld` is the comparison of both ways.
     """
     sections = (ways_sections(withheld) if withheld else []) + (make_sections(pairs) if pairs or not withheld else [])
     parts = with_pictures(sections, processes)
-    title = f"Known futures: {counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
+    of_pairs = f"{counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
+    title = f"Known futures: {of_pairs if pairs else 'both ways'}"
     store.write_page(
         render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
     )
@@ -131,21 +132,14 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
     return sections
 
 
-def ways_sections(paths: Sequence[Path]) -> list[Section]:
-    """Return a section of each variable about adjusting the reference's cells, and coarse ones and downscaling after.
-
-    Errors and noise are means over pieces; up to three pieces have maps of seams.
-    """
-    pieces = [store.open_store(path).load() for path in paths]
-    both: xr.Dataset = join([piece[["error", "noise", "truth"]] for piece in pieces], "piece").mean("piece")
-    shown = [pieces[at] for at in np.unique(np.linspace(0, len(pieces) - 1, 3).round().astype(int))]
-    sections = []
+def ways_sections(path: Path) -> list[Section]:
+    """Return a section of each variable about both ways: adjusting fine cells, and downscaling adjusted coarse ones."""
+    both, sections = store.open_store(path).load(), []
     for name in map(str, both["variable"].values):
         of = both.sel(variable=name)
-        text = _WAYS.format(years=pieces[0].attrs["years"], pieces=counted(len(pieces), "piece"))
-        maps = [piece.sel(variable=name)[["seam"]] for piece in shown]
-        drawn = Drawing(f"perfect-seams-{name}", _SEAMS, seams_figure, (maps,))
-        sections.append(Section(f"Both ways: {noun(name)}", [Text(text), ways_table(of), drawn]))
+        drawn = Drawing(f"perfect-seams-{name}", _SEAMS, seams_figure, (of[["seam"]],))
+        text = Text(_WAYS.format(years=both.attrs["years"]))
+        sections.append(Section(f"Both ways: {noun(name)}", [text, ways_table(of), drawn]))
     return sections
 
 
@@ -165,20 +159,19 @@ def ways_table(both: xr.Dataset) -> Table:
 
 
 @drawing
-def seams_figure(pieces: Sequence[xr.Dataset]) -> Figure:
-    """Draw `seam` (way, pair) of pieces as maps, a row by piece and a column by way: squares across coarse cells."""
-    ways = list(map(str, pieces[0]["way"].values))
-    figure, axes = new_figure(2.4 * len(ways) + 0.8, 2.3 * len(pieces) + 0.4, len(pieces), len(ways))
-    most = max(float(abs(piece["seam"]).max()) for piece in pieces)
+def seams_figure(both: xr.Dataset) -> Figure:
+    """Draw `seam` (way, pair) as a map of each way: squares lie between coarse cells."""
+    ways = list(map(str, both["way"].values))
+    figure, axes = new_figure(2.6 * len(ways) + 0.8, 2.8, 1, len(ways))
+    most = float(abs(both["seam"]).max())
     points: Any = None
-    for row, piece in enumerate(pieces):
-        for panel, way in zip(axes[row], ways, strict=True):
-            for is_across, mark, size in ((False, "o", 6), (True, "s", 16)):
-                of = piece["seam"].sel(way=way)[piece["across"].values == is_across]
-                options: Any = {"c": of.values, "s": size, "marker": mark, "cmap": "RdBu", "vmin": -most, "vmax": most}
-                points = panel.scatter(of["lon"], of["lat"], edgecolors="#888888", linewidths=0.2, **options)
-            panel.set_title("" if row else way)
-    figure.colorbar(points, ax=axes, label="Correlation of neighbours minus the truth's")
+    for panel, way in zip(axes[0], ways, strict=True):
+        for is_across, mark, size in ((False, "o", 8), (True, "s", 22)):
+            of = both["seam"].sel(way=way)[both["across"].values == is_across]
+            options: Any = {"c": of.values, "s": size, "marker": mark, "cmap": "RdBu", "vmin": -most, "vmax": most}
+            points = panel.scatter(of["lon"], of["lat"], edgecolors="#888888", linewidths=0.2, **options)
+        panel.set_title(way)
+    figure.colorbar(points, ax=axes, label="Correlation minus the truth's")
     return figure
 
 

@@ -26,11 +26,20 @@ from espo_luigi.methods.base import DEFAULT_METHOD, METHODS, Method, checked, me
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import arguments_of
 from espo_luigi.report.perfect_model import Pair
+from espo_luigi.science.chunks import join
 from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.science.periods import each_period
+from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
-from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter, version_of_plugin
+from espo_luigi.tasks.base import (
+    EspoTask,
+    PieceParameter,
+    SimulationParameter,
+    WildcardParameter,
+    every_piece,
+    version_of_plugin,
+)
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
 from espo_luigi.tasks.reference import CoarseReference, ReferenceCalendar
@@ -105,12 +114,10 @@ class PerfectPair(EspoTask):
 class WithheldYears(EspoTask):
     """Rule `withheld_years`, new against ESPO-G: errors of both ways, with `downscaling`, on the reference itself."""
 
-    piece = PieceParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap", piece=every_piece)
     in_coarse = upstream(CoarseReference, "out_reference", calendar="noleap")
-    out_errors = kept("perfect_model/{piece}/withheld+{piece}+errors.zarr")
-    uncut = ("in_reference", "in_coarse")
+    out_errors = kept("perfect_model/withheld+errors.zarr")
     reads = ("custom.ref_period", "downscaling", *(key for key in PerfectPair.reads if key != "perfect_model.periods"))
 
     def reading(self) -> list[str]:
@@ -127,13 +134,14 @@ class WithheldYears(EspoTask):
             found |= version_of_plugin("espo_luigi.downscalers", how.method)
         return found
 
-    def compute(self, reference: xr.Dataset, coarse: xr.Dataset) -> xr.Dataset:
+    def compute(self, reference: list[xr.Dataset], coarse: xr.Dataset) -> xr.Dataset:
         """Calibrate with the first half of the reference's years, and compare both ways in the second."""
         config, section = self.context.config, self.context.needed("downscaling", "WithheldYears")
         first, last = map(int, config.custom.ref_period)
         halves = (first, (first + last) // 2), ((first + last) // 2 + 1, last)
-        grid, seed = CoarseGrid(section.grid), {"seed": f"withheld+{self.piece}"}
-        fine = withheld.sampled(reference, coarse, grid, config.perfect_model.cells)
+        grid, seed = CoarseGrid(section.grid), {"seed": "withheld"}
+        whole = join(reference, STACKED_DIM, what="The pieces of the reference")
+        fine = withheld.sampled(whole, coarse, grid, config.perfect_model.cells)
         names, numbers = config.biasadjust.adjusted, grid.numbers(fine["lat"].values, fine["lon"].values)
         ways: dict[str, dict[str, Any]] = {}
         for way in dict.fromkeys([*(section.of(name).method for name in names), *DOWNSCALERS]):
@@ -399,9 +407,9 @@ class PerfectModel(EspoTask):
 
     @property
     def _withheld(self) -> list[WithheldYears]:
-        """The tasks of both ways, which a run without downscaling has not."""
+        """The task of both ways, which a run without downscaling has not."""
         is_asked = self.truth in (ALL, REFERENCE) and self.context.config.downscaling is not None
-        return [WithheldYears(piece=piece) for piece in partition.pieces(self.context) if is_asked]
+        return [WithheldYears()] * is_asked
 
     @functools.cached_property
     def _pairs(self) -> list[PerfectPair]:
@@ -428,7 +436,7 @@ class PerfectModel(EspoTask):
             for (truth, sim_id), paths in shown.items()
         ]
         processes = min(self.allocation.cpus_per_task, machine_cpus())
-        both_ways = [task.out_errors().path for task in self._withheld]
+        both_ways = next((task.out_errors().path for task in self._withheld), None)
         write_page(pairs_of_page, self.out_page().path, self.marker(), processes, both_ways)
 
 

@@ -202,7 +202,7 @@ def test_both_ways_are_compared_on_withheld_years_of_the_reference(configured: C
     (of_all,) = perfect_model.tasks_for(())
     assert {task.task_family for task in of_all.requires()} == {"PerfectPair", "WithheldYears"}
     work(root)
-    errors = store.open_store(tasks.WithheldYears(piece="south").out_errors().path).load()
+    errors = store.open_store(tasks.WithheldYears().out_errors().path).load()
     assert (
         sorted(errors["way"].values) == ["BCSD", "MBCnSD", "QPLAD", "default"] and errors.attrs["years"] == "1993-1994"
     )

@@ -9,11 +9,12 @@ write_bytes); and the most that temporary stores took. Then the floor, in the sa
 table of a whole production is extrapolated. The last line is a JSON object.
 
     python benchmarks/production.py [--workflow 2024|v2] [--members 3] [--cells 10000] [--years 151] [--columns 125]
-                                    [--folder FOLDER] [--no-floor | --threads] [--table FILE]
+                                    [--folder FOLDER] [--no-floor | --threads | --downscaling METHOD] [--table FILE]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last, and a line names each rule whose memory grows with cells by more than 10 %. `--threads` instead
 runs the chain twice, one job at a time, with jobs of one CPU and of two, and prints how many times as fast two are.
+`--downscaling QPLAD` runs it once as it is and once on a grid of 1°, downscaled after, and prints both side by side.
 
 `--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any of
 its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules of
@@ -90,7 +91,7 @@ class Run:
         return self.rules[rule]["size"] / self.rules[rule]["jobs"] * self.density / 365e6
 
 
-def configure(folder: Path, workflow: Workflow, size: Size) -> None:
+def configure(folder: Path, workflow: Workflow, size: Size, downscaler: str = "") -> None:
     """Write the workflow's configuration for the one region and domain, and luigi.cfg."""
     shipped = ROOT / "config" / workflow.configuration
     config = yaml.safe_load((shipped / "config.yml").read_text())
@@ -113,6 +114,8 @@ def configure(folder: Path, workflow: Workflow, size: Size) -> None:
         if isinstance(checks, dict) and "end_date" in checks:
             checks |= {"start_date": f"{period[0]}-01-01", "end_date": f"{period[1]}-12-30"}
     workflow.reduce(config, size.region, size.cells)
+    if downscaler:
+        config["downscaling"] = {"grid": 1.0, "method": downscaler}
     if size.all_rules:
         config["flags"] = {}
         workflow.add_all_rules(config)
@@ -333,6 +336,25 @@ def compare_threads(folder: Path, workflow: Workflow, size: Size) -> None:
     print(json.dumps(times))
 
 
+def compare_ways(folder: Path, workflow: Workflow, size: Size, downscaler: str) -> None:
+    """Run the chain on the reference's cells, and adjusted on coarse ones; print CPU seconds and memory of both."""
+    runs = []
+    for name in ("", downscaler):
+        configure(folder, workflow, size, name)
+        runs.append(run_chain(folder, size, cores=2))
+    usual, other = (run.rules for run in runs)
+    print(
+        f"\n{size.cells} land cells until {size.last_year}\n{'':24}{'CPU s':>8}{downscaler:>9}{'MiB':>8}{downscaler:>9}"
+    )
+    for rule in dict.fromkeys((*usual, *other)):
+        pairs = [[of[rule][key] if rule in of else 0.0 for of in (usual, other)] for key in ("cpu_seconds", "peak")]
+        print("{:24}{:8.1f}{:9.1f}{:8.0f}{:9.0f}".format(rule, *pairs[0], *(one / 2**20 for one in pairs[1])))
+    totals = {key: [round(run.total(key), 1) for run in runs] for key in ("cpu_seconds", "seconds")}
+    shares = {f"share_of_{key}": round(other / usual, 3) for key, (usual, other) in totals.items()}
+    peaks = [round(max(rule["peak"] for rule in run.rules.values()) / 2**20) for run in runs]
+    print(json.dumps({"cells": size.cells, **totals, **shares, "peak_mib": peaks}))
+
+
 def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -> Measured:
     """Run the chain and its floor, and print what they took."""
     configure(folder, workflow, size)
@@ -359,6 +381,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
     parser.add_argument("--no-floor", action="store_true", help="only the chain")
     parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
+    parser.add_argument("--downscaling", default="", help="both ways, side by side: a downscaler")
     parser.add_argument("--table", type=Path, default=None, help="file for the table of `espo plan`")
     options = parser.parse_args(arguments)
     most = WORKFLOWS[options.workflow].most_members
@@ -402,6 +425,11 @@ def measure_sizes(options: argparse.Namespace, workflow: Workflow, base: Path, l
         make_input(folder / "raw", region, last_year, options.members)
         if options.threads:
             compare_threads(folder, workflow, size)
+            continue
+        if options.downscaling:
+            compare_ways(folder, workflow, size, options.downscaling)
+            if options.folder is None:
+                shutil.rmtree(folder)
             continue
         measured.append(measure(folder, workflow, size, with_floor=not options.no_floor))
         if len(options.cells) > 1 or options.folder is None:

@@ -127,10 +127,11 @@ def stage(title: str, of_stage: Sequence[type[EspoTask]], found: Sequence[type[E
     edges = [(one, other) for one, other in edges if title == V2 or one not in ONLY_V2]
     if "Report" in names:
         used = {one for rule in found for one in needs(rule)}
-        # No run of All makes the last three.
+        # No run of All makes these.
         ends = [rule.__name__ for rule in found if not needs_all(rule)]
-        ends = [name for name in ends if name not in (*used, "Export", "PerfectPair", "PerfectModel")]
-        edges += [(name, "Report") for name in ends] + [("PerfectPair", "PerfectModel")]
+        known = ("PerfectPair", "WithheldYears")
+        ends = [name for name in ends if name not in (*used, "Export", *known, "PerfectModel")]
+        edges += [(name, "Report") for name in ends] + [(name, "PerfectModel") for name in known]
     elsewhere = dict.fromkeys(one for one, _ in edges if one not in names)
     lines = [*(f"  {name}([{name}])" for name in elsewhere), *(f"  {one} --> {other}" for one, other in edges)]
     return "\n".join(

@@ -288,7 +288,9 @@ def export(folder: Path, drs: str, sim_id: str, plan: bool, workers: int) -> int
 
 
 @espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
-@click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
+@click.option(
+    "--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth, or reference; all in turn."
+)
 @views.rerun_option
 @_plan_option
 @_workers_option

@@ -39,40 +39,56 @@ def order_days(coarse, days, starts):
 
 
 @compiled
+def count_lower(values, others, halves, known):
+    """Count 2 for a lower value in the same place, 1 for an equal one; and those that are known.
+
+    Loops over whole views from 0 on are what the compiler makes vectors of.
+    """
+    for place in range(values.size):
+        value, other = values[place], others[place]
+        halves[place] += 2 * (other < value) + (other == value)
+        known[place] += other == other
+
+
+@compiled
+def find_years(year):
+    """Return where each year from the first to the last begins, -1 if it has no day, and where it ends."""
+    starts, ends = np.full(year[-1] - year[0] + 1, -1, dtype=np.int64), np.zeros(year[-1] - year[0] + 1, dtype=np.int64)
+    for place in range(year.size - 1, -1, -1):
+        starts[year[place] - year[0]] = place
+        ends[year[place] - year[0]] = max(ends[year[place] - year[0]], place + 1)
+    return starts, ends
+
+
+@compiled
 def rank_days(values, dayofyear, year, half, years, longest):
     """Return the share of lower values, and half of the equal ones, among days around in years around."""
-    size = values.shape[1]
-    out = np.full(values.shape, np.nan)
-    first, last = year[0], year[size - 1]
-    centres = np.full((last - first + 1, longest + 1), -1, dtype=np.int64)
-    for place in range(size):
-        centres[year[place] - first, dayofyear[place]] = place
+    size, out = values.shape[1], np.full(values.shape, np.nan)
+    starts, ends = find_years(year)
+    count = starts.size
+    halves, known = np.empty(longest + 1, dtype=np.int32), np.empty(longest + 1, dtype=np.int32)
     for cell in range(values.shape[0]):
         own = values[cell]
-        for place in range(size):
-            value = own[place]
-            if np.isnan(value):
+        for number in range(count):
+            begin, end = starts[number], ends[number]
+            if begin < 0:
                 continue
-            start = max(0, min(year[place] - first - years // 2, last - first + 1 - years))
-            n_lower, n_equal, n_all = 0, 0, 0
-            for number in range(start, min(start + years, last - first + 1)):
-                centre = centres[number, dayofyear[place]]
-                if centre < 0:
+            halves[:], known[:] = 0, 0
+            first = max(0, min(number - years // 2, count - years))
+            for other in range(first, min(first + years, count)):
+                if starts[other] < 0:
                     continue
-                for other in range(max(0, centre - half), min(size, centre + half + 1)):
-                    n_lower += own[other] < value
-                    n_equal += own[other] == value
-                    n_all += not np.isnan(own[other])
-            out[cell, place] = (n_lower + 0.5 * n_equal) / n_all
+                # The same day of the other year is so many places on. Days in a row are compared in one go.
+                apart = starts[other] - dayofyear[starts[other]] - begin + dayofyear[begin]
+                for offset in range(apart - half, apart + half + 1):
+                    low = max(begin, starts[other] - apart, -offset)
+                    high = min(end, ends[other] - apart, size - offset)
+                    if low < high:
+                        count_lower(own[low:high], own[low + offset :], halves[low - begin :], known[low - begin :])
+            for place in range(begin, end):
+                if not np.isnan(own[place]):
+                    out[cell, place] = 0.5 * halves[place - begin] / known[place - begin]
     return out
-
-
-@inlined
-def factor_of(coarse, fine, day, ratio):
-    """Return the factor of a day of the reference; of a coarse value of 0, no change."""
-    if not ratio:
-        return fine[day] - coarse[day]
-    return fine[day] / coarse[day] if coarse[day] != 0 else 1.0
 
 
 @compiled
@@ -80,7 +96,7 @@ def take_factors(adjusted, quantiles, coarse, fine, order, counts, own, dayofyea
     """Apply to each day (fine cell, day) the factor at its quantile, linear between days and constant at the ends."""
     out = np.empty((own.size, adjusted.shape[1]))
     low, high = np.zeros(adjusted.shape[1], dtype=np.int32), np.zeros(adjusted.shape[1], dtype=np.int32)
-    weight = np.zeros(adjusted.shape[1])
+    weight, factors = np.zeros(adjusted.shape[1]), np.empty(fine.shape[1])
     last = -1
     for cell in range(own.size):
         place = own[cell]
@@ -96,10 +112,13 @@ def take_factors(adjusted, quantiles, coarse, fine, order, counts, own, dayofyea
                     high[day] = order[place, group, min(rank + 1, count - 1)]
                     weight[day] = position - rank
             last = place
+        for day in range(fine.shape[1]):
+            if ratio:  # of a coarse value of 0, no change
+                factors[day] = fine[cell, day] / coarse[place, day] if coarse[place, day] != 0 else 1.0
+            else:
+                factors[day] = fine[cell, day] - coarse[place, day]
         for day in range(adjusted.shape[1]):
-            first = factor_of(coarse[place], fine[cell], low[day], ratio)
-            second = factor_of(coarse[place], fine[cell], high[day], ratio)
-            factor = first + weight[day] * (second - first)
+            factor = factors[low[day]] + weight[day] * (factors[high[day]] - factors[low[day]])
             out[cell, day] = adjusted[place, day] * factor if ratio else adjusted[place, day] + factor
     return out
 

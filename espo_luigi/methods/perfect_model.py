@@ -19,6 +19,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science.attributes import QUANTILE
 from espo_luigi.science.chunks import join
 from espo_luigi.science.diagnose import statistics
 from espo_luigi.science.diagnose.statistics import SEASONS, Days, Period, Resampling
@@ -76,7 +77,10 @@ class Adjustment:
     shared: Arguments = field(default_factory=dict)
 
     def apply(self, truth: xr.Dataset, simulation: xr.Dataset, before: int | np.ndarray = 0) -> xr.Dataset:
-        """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place."""
+        """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place.
+
+        With the argument `keeps_ranks`, a method that ranks days adds the quantiles of a variable.
+        """
         shared = {**self.shared, "first_cell": self.shared.get("first_cell", 0) + before}
         named = method_named(self.method, shared.get("engine", "auto"))
         picked: Any = list(self.variables) if named.variables_together else self.variables[0]
@@ -92,7 +96,11 @@ class Adjustment:
             training = None
             given |= {"method": self.method, "training_args": self.training}
         made = blocks.adjust_and_count(simulated, training, **given)
-        return made if named.variables_together else made.rename(scenario=picked)[[picked]]
+        if named.variables_together:
+            return made
+        names = {"scenario": picked, QUANTILE: f"{picked}_{QUANTILE}"}
+        kept = {old: new for old, new in names.items() if old in made}
+        return made[list(kept)].rename(kept)
 
 
 def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
@@ -248,9 +256,9 @@ def _dependence(
         for _, values, years in statistics.values_by_season(here, group):
             alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
             known, *others = (statistics.rank_correlation(of) for of in alike.values())
-            drawn = Resampling.of(draws, length := last - first + 1, _block(length))
+            drawn = Resampling.of(draws, length := last - first + 1, block_years(length))
             pairs = statistics.rank_correlation(alike[TRUTH], years, drawn.weights[:, np.unique(years) - first])
-            pairs_away.append(_apart(drawn, np.moveaxis(pairs, 1, 0)))
+            pairs_away.append(realisations_apart(drawn, np.moveaxis(pairs, 1, 0)))
             truth, *rest = (of[..., ::3] for of in values.values())
             energy, between = statistics.energy_distances(truth, rest, years[::3], draws, drawn.together)
             energies.append(drawn.widening**2 * np.nanmean(between, axis=-1))
@@ -343,19 +351,20 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str, wet
     draws, away = seeds.cell_generator(seed, "years", 0), list[np.ndarray]()
     for first, last in periods.values():
         by_season = days.by_season((first, last))
-        drawn = Resampling.of(draws, length := last - first + 1, _block(length), REPLICATES)
+        drawn = Resampling.of(draws, length := last - first + 1, block_years(length), REPLICATES)
         chosen = ([np.concatenate([season[year] for year in years]) for season in by_season] for years in drawn.years)
-        away.append(_apart(drawn, np.stack([_climates(values, [of], wet)[..., 0, :, :] for of in chosen])))
+        away.append(realisations_apart(drawn, np.stack([_climates(values, [of], wet)[..., 0, :, :] for of in chosen])))
     apart = [np.abs(later - away[0]).mean(axis=1) for later in away[1:]]
     labels = {"period": list(periods)[1:], "season": list(SEASONS), "property": list(PROPERTIES)}
     coords = {name: (name, np.array(words, dtype=object)) for name, words in labels.items()}
     return xr.DataArray(np.stack(apart, axis=1).astype(np.float32), dims=("replicate", *_DIMS), coords=coords)
 
 
-def _block(years: int) -> int:
+def block_years(years: int) -> int:
+    """Return how many successive years of a period are resampled together."""
     return max(1, min(BLOCK_YEARS, years // 6))
 
 
-def _apart(drawn: Resampling, values: np.ndarray) -> np.ndarray:
+def realisations_apart(drawn: Resampling, values: np.ndarray) -> np.ndarray:
     """Return how far apart two realisations are: the second one doubles the variance."""
     return np.sqrt(2) * drawn.deviations(values)

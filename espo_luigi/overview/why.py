@@ -130,7 +130,8 @@ def named_task(words: Sequence[str], module: str, search: Search) -> SlurmTask:
         path = Path(words[0])
         return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path), module)
     family, *rest = [word for word in words if not word.startswith("--")]
-    graph = Graph([PerfectModel(truth=ALL)]) if family in ("PerfectModel", "PerfectPair") else search.graph
+    is_known = family in ("PerfectModel", "PerfectPair", "WithheldYears")
+    graph = Graph([PerfectModel(truth=ALL)]) if is_known else search.graph
     everything = [task for task in graph if isinstance(task, SlurmTask)]
     tasks = [task for task in everything if task.task_family == family]
     if not tasks:

@@ -52,6 +52,25 @@ _LIMITS = (
     "of such errors are smaller. A raw level has no noise of the calibration, and is judged by the same.",
 )
 
+# Of measures of both ways: a title, and whether the truth's value has units.
+MEASURES_SHOWN = {
+    "mean": ("Mean", True),
+    "area_spread": ("Spread of the area mean", True),
+    "cell_spread": ("Spread of a cell", True),
+    "highest": ("Highest of these years", True),
+    "inside": ("Correlation of neighbours in a coarse cell", False),
+    "across": ("Correlation of neighbours across coarse cells", False),
+    "wet_days": ("Wet days", False),
+    "all_dry": ("Days on which all cells are dry", False),
+}
+_WAYS = (
+    "The simulation is the reference, averaged to the coarse grid and calibrated without its years {years}, which are "
+    "the truth: `default` adjusts the reference's cells, others coarse cells, and downscale after. Above 0 is too "
+    "large, too variable or too much alike; ≈ marks errors within noise, what 95 % of those between two realisations "
+    "of this climate stay below. Cells are those of the coarse cells in the middle of the domain."
+)
+_SEAMS = "Seams: squares lie on the edges of coarse cells, dots inside. Red: neighbours know too little of each other."
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -63,10 +82,21 @@ class Pair:
     paths: tuple[Path, ...]
 
 
-def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
-    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process."""
-    parts = with_pictures(make_sections(pairs), processes)
-    title = f"Known futures: {counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
+def write_page(
+    pairs: Sequence[Pair],
+    out: Path,
+    marker: store.Marker | None = None,
+    processes: int = 0,
+    withheld: Path | None = None,
+) -> None:
+    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
+
+    `withheld` is the comparison of both ways.
+    """
+    sections = (ways_sections(withheld) if withheld else []) + (make_sections(pairs) if pairs or not withheld else [])
+    parts = with_pictures(sections, processes)
+    of_pairs = f"{counted(len({one.truth for one in pairs}), 'truth')}, {counted(len(pairs), 'pair')}"
+    title = f"Known futures: {of_pairs if pairs else 'both ways'}"
     store.write_page(
         render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
     )
@@ -100,6 +130,49 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
                 drawings.append(Drawing(file, caption, errors_figure, (of_period, unit)))
             sections.append(Section(f"{title}: {noun(name)}", [Text(text), *drawings, everywhere(errors, name)]))
     return sections
+
+
+def ways_sections(path: Path) -> list[Section]:
+    """Return a section of each variable about both ways: adjusting fine cells, and downscaling adjusted coarse ones."""
+    both, sections = store.open_store(path).load(), []
+    for name in map(str, both["variable"].values):
+        of = both.sel(variable=name)
+        drawn = Drawing(f"perfect-seams-{name}", _SEAMS, seams_figure, (of[["seam"]],))
+        text = Text(_WAYS.format(years=both.attrs["years"]))
+        sections.append(Section(f"Both ways: {noun(name)}", [text, ways_table(of), drawn]))
+    return sections
+
+
+def ways_table(both: xr.Dataset) -> Table:
+    """Return a variable's errors of both ways in multiples of the noise, and how many of them are within."""
+    ways, unit = list(map(str, both["way"].values)), units_text(str(both["units"].item()))
+    multiples = (both["error"] / both["noise"]).dropna("measure", how="all")
+    rows = []
+    for measure in map(str, multiples["measure"].values):
+        title, has_units = MEASURES_SHOWN[measure]
+        values = multiples.sel(measure=measure).values
+        truth = f"{float(both['truth'].sel(measure=measure)):.4g}{f' {unit}' if has_units else ''}"
+        rows.append([title, *(f"{value:.1f}{' ≈' if abs(value) <= 1 else ''}" for value in values), truth])
+    within = (abs(multiples) <= 1).sum("measure")
+    rows.append(["Within noise", *(f"{int(within.sel(way=way))} of {len(rows)}" for way in ways), ""])
+    return Table(["", *ways, "Truth"], rows, "Errors in multiples of their noise")
+
+
+@drawing
+def seams_figure(both: xr.Dataset) -> Figure:
+    """Draw `seam` (way, pair) as a map of each way: squares lie between coarse cells."""
+    ways = list(map(str, both["way"].values))
+    figure, axes = new_figure(2.6 * len(ways) + 0.8, 2.8, 1, len(ways))
+    most = float(abs(both["seam"]).max())
+    points: Any = None
+    for panel, way in zip(axes[0], ways, strict=True):
+        for is_across, mark, size in ((False, "o", 8), (True, "s", 22)):
+            of = both["seam"].sel(way=way)[both["across"].values == is_across]
+            options: Any = {"c": of.values, "s": size, "marker": mark, "cmap": "RdBu", "vmin": -most, "vmax": most}
+            points = panel.scatter(of["lon"], of["lat"], edgecolors="#888888", linewidths=0.2, **options)
+        panel.set_title(way)
+    figure.colorbar(points, ax=axes, label="Correlation minus the truth's")
+    return figure
 
 
 def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:

@@ -19,7 +19,7 @@
 | `report` | Summaries, NotCalibrated, FlagDetails, Inversions, Report |
 | `explorer` | Explorer |
 | `export` | Export, ExportOutcome, Exports |
-| `perfect_model` | PerfectPair, PerfectModel |
+| `perfect_model` | PerfectPair, WithheldYears, PerfectModel |
 | `all` | All |
 
 `production` says what a production line consists of; `espo_2024` and `espo_v2` describe ours. A module of rules imports
@@ -79,6 +79,7 @@ from espo_luigi.tasks.outcomes import Trends as Trends
 from espo_luigi.tasks.outcomes import WarmingLevels as WarmingLevels
 from espo_luigi.tasks.perfect_model import PerfectModel as PerfectModel
 from espo_luigi.tasks.perfect_model import PerfectPair as PerfectPair
+from espo_luigi.tasks.perfect_model import WithheldYears as WithheldYears
 from espo_luigi.tasks.ports import kept as kept
 from espo_luigi.tasks.ports import packed as packed
 from espo_luigi.tasks.ports import temporary as temporary

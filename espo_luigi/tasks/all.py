@@ -36,7 +36,12 @@ _DESCRIPTIONS = {
     "region": "the same as piece, where pieces are regions",
 }
 # The commands that run the rules which `All` never runs.
-_COMMANDS = {"PerfectModel": "perfect-model", "PerfectPair": "perfect-model", "Export": "export FOLDER"}
+_COMMANDS = {
+    "PerfectModel": "perfect-model",
+    "PerfectPair": "perfect-model",
+    "WithheldYears": "perfect-model",
+    "Export": "export FOLDER",
+}
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Downscale(VariableTask):
     in_coarse = upstream(CoarseReference, "out_reference", piece=_coarse_piece, calendar=every_calendar)
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=every_calendar, piece=lambda task: task.near)
     out_adjusted = temporary("{pool}+{piece}+{var}+downscaled.zarr")
+    uncut = ("in_adjusted", "in_coarse")
     reads = (
         "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,9 @@ from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.diagnosis import METHODS_BY_NAME
 from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
+from espo_luigi.downscaling import withheld
+from espo_luigi.downscaling.base import DOWNSCALERS, downscaler_named
+from espo_luigi.errors import ConfigurationError, DataError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
@@ -23,18 +26,29 @@ from espo_luigi.methods.base import DEFAULT_METHOD, METHODS, Method, checked, me
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import arguments_of
 from espo_luigi.report.perfect_model import Pair
+from espo_luigi.science.chunks import join
+from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.science.periods import each_period
+from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
-from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
+from espo_luigi.tasks.base import (
+    EspoTask,
+    PieceParameter,
+    SimulationParameter,
+    WildcardParameter,
+    every_piece,
+    version_of_plugin,
+)
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
+from espo_luigi.tasks.reference import CoarseReference, ReferenceCalendar
 from espo_luigi.tasks.simulation import Regrid
 
-ALL = "all"
+ALL, REFERENCE = "all", "reference"
 # Besides xsdba's methods: our kernels, which have the same arguments.
 _KERNELS = "dqm"
-TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, *run.simulations], takes_parts=True)
+TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, REFERENCE, *run.simulations], takes_parts=True)
 
 
 class PerfectPair(EspoTask):
@@ -56,8 +70,7 @@ class PerfectPair(EspoTask):
 
     def reading(self) -> list[str]:
         """Return, too, the keys that are read for each variable; usual settings are made of its whole row."""
-        keys, config = ("method", "variables", "training_args", "adjusting_args", "engine"), self.context.config
-        read = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in keys]
+        config, read = self.context.config, _keys_of_methods(self.context)
         if {*config.perfect_model.methods} - {"QDM", "EQM"}:
             read += [f"variables.*.{key}" for key in VariableSection.model_fields]
         return list(dict.fromkeys([*super().reading(), *read]))
@@ -96,6 +109,75 @@ class PerfectPair(EspoTask):
         group = self.context.config.biasadjust.group_of(how.variables[0])
         seed, first_cell = self.context.production.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, group)
         return replace(how, shared={**how.shared, "seed": seed, "first_cell": first_cell})
+
+
+class WithheldYears(EspoTask):
+    """Rule `withheld_years`, new against ESPO-G: errors of both ways, with `downscaling`, on the reference itself."""
+
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap", piece=every_piece)
+    in_coarse = upstream(CoarseReference, "out_reference", calendar="noleap")
+    out_errors = kept("perfect_model/withheld+errors.zarr")
+    reads = ("custom.ref_period", "downscaling", *(key for key in PerfectPair.reads if key != "perfect_model.periods"))
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys that are read for each variable."""
+        return list(dict.fromkeys([*super().reading(), *_keys_of_methods(self.context)]))
+
+    def versions(self) -> dict[str, str]:
+        """Return, too, the versions of the packages whose methods and downscalers are compared."""
+        config, section = self.context.config, self.context.needed("downscaling", "WithheldYears")
+        found = super().versions()
+        for how in config.biasadjust.variables.values():
+            found |= version_of_method(how.name)
+        for _, _, how in section.ways(config.biasadjust.adjusted):
+            found |= version_of_plugin("espo_luigi.downscalers", how.method)
+        return found
+
+    def compute(self, reference: list[xr.Dataset], coarse: xr.Dataset) -> xr.Dataset:
+        """Calibrate with the first half of the reference's years, and compare both ways in the second."""
+        config, section = self.context.config, self.context.needed("downscaling", "WithheldYears")
+        first, last = map(int, config.custom.ref_period)
+        halves = (first, (first + last) // 2), ((first + last) // 2 + 1, last)
+        grid, seed = CoarseGrid(section.grid), {"seed": "withheld"}
+        whole = join(reference, STACKED_DIM, what="The pieces of the reference")
+        fine = withheld.sampled(whole, coarse, grid, config.perfect_model.cells)
+        names, numbers = config.biasadjust.adjusted, grid.numbers(fine["lat"].values, fine["lon"].values)
+        ways: dict[str, dict[str, Any]] = {}
+        for way in dict.fromkeys([*(section.of(name).method for name in names), *DOWNSCALERS]):
+            with contextlib.suppress(DataError):  # too many cells for this downscaler
+                downscaler_named(way).check_sizes(numbers)
+                own = {name: section.of(name) for name in names}
+                given = {name: how.given.arguments() if how.method == way else {} for name, how in own.items()}
+                shared = {"downscaler": way, "table": config.table, **seed}
+                ways[way] = {name: shared | arguments for name, arguments in given.items()}
+        return withheld.compare(
+            fine[list(names)],
+            coarse[list(names)],
+            grid=grid,
+            plans={name: Plan(halves[0], **perfect_model.shown_as(name, config.table)) for name in names},
+            adjustments=[_on_halves(how, halves, seed) for how in adjustments(self.context)[ADJUSTED]],
+            ways=ways,
+            withheld=halves[1],
+        ).assign_attrs(years=f"{halves[1][0]}-{halves[1][1]}")
+
+
+def _on_halves(how: Adjustment, halves: tuple[tuple[int, int], tuple[int, int]], seed: dict[str, str]) -> Adjustment:
+    """Return an adjustment that calibrates with the first half of years; a detrended mapping adjusts both together."""
+    together = how.method == DEFAULT_METHOD or how.method.startswith(_KERNELS)
+    periods = [(halves[0][0], halves[1][1])] if together else list(halves)
+    adjusting = {name: value for name, value in how.adjusting.items() if name != "moving_yearly_window"}
+    return replace(
+        how,
+        training={**how.training, "period": halves[0]},
+        adjusting={**adjusting, "periods": periods, "keeps_ranks": True},
+        shared={**how.shared, **seed},
+    )
+
+
+def _keys_of_methods(run: RunContext) -> list[str]:
+    keys = ("method", "variables", "training_args", "adjusting_args", "engine")
+    return [f"biasadjust.variables.{name}.{key}" for name in run.config.biasadjust.variables for key in keys]
 
 
 def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
@@ -257,8 +339,8 @@ def taking_part(run: RunContext) -> list[str]:
 def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
     """Return the pairs (truth, simulation) that share an experiment; `ALL` takes each simulation for the truth."""
     sim_ids = taking_part(run)
-    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*sim_ids, truth} - {ALL}}
-    truths = sim_ids if truth == ALL else [truth]
+    truths = {ALL: sim_ids, REFERENCE: []}.get(truth, [truth])
+    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*sim_ids, *truths}}
     return [
         (known, other)
         for known in truths
@@ -293,6 +375,9 @@ class PerfectModel(EspoTask):
                 f"the domain {run.config.domain.name} has {run.land_cells} land cells; expected 1 or more. "
                 f"Correct the bounds of `{run.config.name_of('domain')}`."
             )
+        if self.truth == REFERENCE:
+            run.needed("downscaling", "--truth reference")
+            return
         if not pairs(run, self.truth):
             experiments = sorted({run.simulation(sim_id).columns.get("experiment", "") for sim_id in sim_ids})
             raise ConfigurationError(
@@ -318,7 +403,13 @@ class PerfectModel(EspoTask):
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all pairs and pieces."""
-        return list(self._pairs)
+        return [*self._pairs, *self._withheld]
+
+    @property
+    def _withheld(self) -> list[WithheldYears]:
+        """The task of both ways, which a run without downscaling has not."""
+        is_asked = self.truth in (ALL, REFERENCE) and self.context.config.downscaling is not None
+        return [WithheldYears()] * is_asked
 
     @functools.cached_property
     def _pairs(self) -> list[PerfectPair]:
@@ -331,7 +422,7 @@ class PerfectModel(EspoTask):
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return the stores that the page shows."""
-        return [task.out_errors() for task in self._pairs]
+        return [task.out_errors() for task in (*self._pairs, *self._withheld)]
 
     def work(self) -> None:
         """Write the page."""
@@ -345,7 +436,8 @@ class PerfectModel(EspoTask):
             for (truth, sim_id), paths in shown.items()
         ]
         processes = min(self.allocation.cpus_per_task, machine_cpus())
-        write_page(pairs_of_page, self.out_page().path, self.marker(), processes)
+        both_ways = next((task.out_errors().path for task in self._withheld), None)
+        write_page(pairs_of_page, self.out_page().path, self.marker(), processes, both_ways)
 
 
 def tasks_for(truths: Sequence[str]) -> list[PerfectModel]:

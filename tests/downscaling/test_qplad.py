@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from downscaling_blocks import axis, block
 
-from espo_luigi.downscaling.kernels import order_days
+from espo_luigi.downscaling.kernels import order_days, rank_days
 from espo_luigi.downscaling.qplad import QPLAD, days_around
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -88,6 +88,22 @@ def test_a_quantile_is_the_rank_among_days_around_in_years_around() -> None:
     expected = ((sample < values[day]).sum() + 0.5) / sample.size
     assert sample.size == 651
     assert got[day] == pytest.approx(expected)
+
+
+def test_ranks_of_leap_years_missing_years_and_missing_days_are_those_of_plain_counting() -> None:
+    axis = xr.date_range("1999-03-01", "2008-10-31", calendar="standard", use_cftime=True)
+    dates = axis[(axis.year < 2003) | (axis.year > 2004)]
+    year, day = np.asarray(dates.year), np.asarray(dates.dayofyear)
+    values = np.random.default_rng(0).normal(size=(1, dates.size)).round(1)
+    values[0, 500:520] = np.nan
+    ranks = rank_days(values, day, year, 3, 5, 366)[0]
+    for place in [0, 300, 490, 519, 1100, dates.size - 1, *np.flatnonzero(day == 366)]:
+        first = max(1999, min(year[place] - 2, 2004))
+        centres = np.flatnonzero((day == day[place]) & (year >= first) & (year < first + 5))
+        among = np.concatenate([values[0, max(0, at - 3) : at + 4] for at in centres])
+        lower, equal = (among < values[0, place]).sum(), (among == values[0, place]).sum()
+        plain = (lower + equal / 2) / np.isfinite(among).sum() if np.isfinite(values[0, place]) else np.nan
+        np.testing.assert_equal(ranks[place], plain)
 
 
 def test_cells_without_data_stay_so() -> None:

@@ -27,7 +27,7 @@ OTHER_RULES = {
     *OF_DOWNSCALING,
     *(tasks.MakeRef, tasks.Swap, tasks.Derive, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
-    *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.PerfectModel),
+    *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.WithheldYears, tasks.PerfectModel),
     *(tasks.Indicators, tasks.ReferenceIndicators, tasks.Climatology, tasks.ReferenceClimatology),
     *(tasks.Percentiles, tasks.ReferencePercentiles, tasks.Explorer),
     *(tasks.Delta, tasks.WarmingLevels, tasks.Ensemble, tasks.Regions),

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import DAY360, NOLEAP, in_order, work
+from complete_demo import DAY360, NOLEAP, edit, in_order, work
 from demo_runs import ONE_REGION, of_years
 from scipy.stats import binned_statistic_2d
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
+from espo_luigi.audit.validate import validate
 from espo_luigi.audit.value import way_of
 from espo_luigi.config import Region
 from espo_luigi.errors import ConfigurationError, ParameterError
@@ -229,8 +230,8 @@ def test_the_product_has_the_coarse_mean_of_what_was_adjusted(configured: Config
 
 
 @pytest.mark.production
-def test_explain_and_audit_make_downscaled_values_again(configured: Configure) -> None:
-    product(configured, downscaling=SECTION | {"grid": "model"})
+def test_explain_audit_and_validation_make_downscaled_values_again(configured: Configure) -> None:
+    product(configured, downscaling=SECTION | {"grid": "model"}, **ONE_REGION)
     way = way_of(NOLEAP, 46.125, -65.875, "1996-07-14", "pr")
     names = [step.name for step in way.adjusted["pr"].steps]
     assert names[0] == "regridded" and names[-4:] == ["adjusted", "quantile", "factor", "downscaled"]
@@ -239,6 +240,30 @@ def test_explain_and_audit_make_downscaled_values_again(configured: Configure) -
     both = way_of(NOLEAP, 45.125, -66.875, "1996-01-14", "tasmin")
     assert both.adjusted["tasmax"].steps[-2].name == "fine climatology"
     found = audit(6, 1)
+    assert found.rows and not found.differences and not found.failures
+    checks = {check.name: check for check in validate(context().config.paths.final, lambda line: None).checks}
+    assert {name for name, check in checks.items() if check.verdict == "failed"} == {"variables"}
+    assert all("360Day" in detail and "is missing" in detail for detail in checks["variables"].details)
+    assert checks["audit"].verdict == checks["cells"].verdict == checks["bounds"].verdict == "passed"
+
+
+@pytest.mark.production
+def test_variables_that_are_adjusted_together_are_downscaled_each_and_explained(configured: Configure) -> None:
+    (file, _) = configured(**YEARS, **ONE_REGION, downscaling=SECTION)
+
+    def together(content: dict[str, Any]) -> None:
+        of_heat = {"period": ["1991", "1994"], "n_iter": 3, "group": {"group": "time.month"}}
+        heat = {"method": "MBCn", "variables": ["tasmax", "dtr"], "training_args": of_heat}
+        heat["adjusting_args"] = {"periods": ["1991", "1998"], "moving_yearly_window": None}
+        content["biasadjust"]["variables"] = {"pr": content["biasadjust"]["variables"]["pr"], "heat": heat}
+
+    edit(file, together)
+    work(tasks.ConcatenationFinal(sim_id=NOLEAP))
+    made = store.open_store(tasks.Downscale(pool=NOLEAP, piece=pieces(context())[0], var="heat").out_adjusted().path)
+    assert {"tasmax", "dtr"} <= {*made} and all(made[name].notnull().all() for name in ("tasmax", "dtr"))
+    way = way_of(NOLEAP, 46.125, -65.875, "1996-07-14", "tasmin")
+    assert way.products["tasmin"].identical
+    found = audit(3, 1)
     assert found.rows and not found.differences and not found.failures
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import edit
+from complete_demo import edit, work
 from demo_runs import ONE_REGION, of_years
 from luigi.configuration import get_config
 
@@ -190,6 +190,33 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     before = {result["started"] for result in done}
     again = [result["family"] for result in job_results(tmp_path / "run") if result["started"] not in before]
     assert sorted(again) == ["PerfectModel", "PerfectPair"]
+
+
+@pytest.mark.production
+def test_both_ways_are_compared_on_withheld_years_of_the_reference(configured: Configure, tmp_path: Path) -> None:
+    section = {"grid": 0.5, "method": "QPLAD", "arguments": {"years": 4}, "variables": {"tasmax": {"method": "BCSD"}}}
+    of_both = {**of_years(1991, 1998, 1991, 1994), **ONE_REGION, "downscaling": section}
+    configured(**of_both, perfect_model={"cells": 20, "periods": [[1995, 1998]]})
+    (root,) = perfect_model.tasks_for(("reference",))
+    assert {task.task_family for task in root.requires()} == {"WithheldYears"}
+    (of_all,) = perfect_model.tasks_for(())
+    assert {task.task_family for task in of_all.requires()} == {"PerfectPair", "WithheldYears"}
+    work(root)
+    errors = store.open_store(tasks.WithheldYears().out_errors().path).load()
+    assert (
+        sorted(errors["way"].values) == ["BCSD", "MBCnSD", "QPLAD", "default"] and errors.attrs["years"] == "1993-1994"
+    )
+    assert sorted(errors["variable"].values) == ["dtr", "pr", "tasmax"]
+    assert errors["error"].sel(variable="pr").notnull().all() and errors["across"].any()
+    assert np.isnan(errors["error"].sel(variable="dtr", measure="wet_days")).all()
+    page = (tmp_path / "final" / "report" / "perfect-model+reference.html").read_text()
+    assert page.count("Within noise") == page.count("data:image/png") == 3 and "could not be drawn" not in page
+
+
+def test_without_downscaling_there_are_no_two_ways(configured: Configure) -> None:
+    configured()
+    with pytest.raises(ParameterError, match="downscaling"):
+        perfect_model.tasks_for(("reference",))
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.netcdf import check_extent, check_hdf5
+from espo_luigi.science.stations import from_ragged
 
 # The coordinate with the days from a stamp to the middle of its interval.
 TO_MIDPOINT = "days_to_midpoint"
@@ -172,7 +173,7 @@ def open_netcdf(
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}
         ds = _with_time(xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options}), axis)
-        return ds if options.get("decode_times") is False else _dated(ds, raw)
+        return ds if options.get("decode_times") is False else from_ragged(_dated(ds, raw))
 
 
 def _checked(path: str, options: Mapping[str, Any], *, folder: bool = False) -> str:

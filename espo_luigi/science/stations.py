@@ -1,0 +1,187 @@
+"""Stations: series at points, with CF's names and attributes (discrete sampling geometries, feature type timeSeries).
+
+In memory, stations are a grid of one column: rows are `station`, the column is `point`, and `lat` and `lon` lie along
+both. So all that works on maps works on them. Stores and files have the dimension `station` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from espo_luigi.errors import DataError
+
+STATION, POINT = "station", "point"
+IDS, NAMES, ELEVATION = "station_id", "station_name", "elevation"
+OF_A_STATION = (IDS, NAMES, ELEVATION)
+"""Coordinates along `station` besides `lat` and `lon`."""
+_ATTRS = {
+    STATION: {"long_name": "number of the station in its source"},
+    IDS: {"long_name": "station identifier", "cf_role": "timeseries_id"},
+    NAMES: {"long_name": "station name", "standard_name": "platform_name"},
+    ELEVATION: {"standard_name": "surface_altitude", "long_name": "elevation", "units": "m"},
+    "lat": {"standard_name": "latitude", "long_name": "latitude", "units": "degrees_north"},
+    "lon": {"standard_name": "longitude", "long_name": "longitude", "units": "degrees_east"},
+}
+_FEATURE = "featureType"
+
+
+def are_points(data: xr.Dataset | xr.DataArray) -> bool:
+    """Return whether data are those of stations, in memory."""
+    return POINT in data.dims and STATION in data.dims
+
+
+def along_one_dimension(lat: xr.DataArray, lon: xr.DataArray) -> bool:
+    """Return whether latitudes and longitudes are those of places in a list, rather than of rows and columns."""
+    return lat.dims == lon.dims and lat.ndim == 1
+
+
+def as_points(ds: xr.Dataset) -> xr.Dataset:
+    """Return stations, whose `lat` and `lon` lie along one dimension, as a grid (station, point) of one column; lazy.
+
+    Ids are the texts with the `cf_role` timeseries_id, or else those of the dimension itself, or else numbers.
+    Names are those with the standard name platform_name, elevations those of an altitude; other coordinates go.
+
+    Raises
+    ------
+    DataError
+        If a station has no place, or two have the same id.
+    """
+    dim = str(ds["lat"].dims[0])
+    along = {str(name): one for name, one in ds.variables.items() if one.dims[:1] == (dim,) and name not in (dim,)}
+    texts = {name: one for name, one in along.items() if one.ndim == 1 and one.dtype.kind in "OSU"}
+    roles = [name for name, one in along.items() if one.attrs.get("cf_role") == "timeseries_id"]
+    named = roles or [name for name in (IDS, "id") if name in texts]
+    ids = along[named[0]] if named else ds[dim].variable if dim in ds.coords else xr.Variable(dim, range(ds.sizes[dim]))
+    names = [name for name, one in texts.items() if one.attrs.get("standard_name") == "platform_name"]
+    names += [name for name in (NAMES, "name") if name in texts]
+    heights = [name for name, one in along.items() if "altitude" in str(one.attrs.get("standard_name"))]
+    heights += [name for name in (ELEVATION, "altitude", "alt", "height") if name in along]
+    found = {IDS: _texts(ids)} | ({NAMES: _texts(along[names[0]])} if names else {})
+    if heights and along[heights[0]].ndim == 1:
+        found[ELEVATION] = np.asarray(along[heights[0]].values, float)
+    lat, lon = (np.asarray(ds[name].values, float) for name in ("lat", "lon"))
+    _check(found[IDS], lat, lon)
+    series = {name: data.drop_vars(data.coords) for name, data in ds.data_vars.items() if name not in along}
+    series |= {name: ds[name].drop_vars(ds[name].coords) for name, one in along.items() if "time" in one.dims}
+    points = {
+        name: data.rename({dim: STATION}).expand_dims(POINT, -1) if dim in data.dims else data
+        for name, data in series.items()
+    }
+    coords = {STATION: (STATION, np.arange(len(lat))), POINT: (POINT, [0])}
+    coords |= {name: (STATION, values) for name, values in found.items()}
+    coords |= {name: ((STATION, POINT), values[:, None]) for name, values in (("lat", lat), ("lon", lon))}
+    kept = {name: one for name, one in ds.coords.items() if dim not in one.dims and name not in ("lat", "lon")}
+    whole = xr.Dataset(points, kept, ds.attrs).assign_coords(coords)
+    for name, attrs in _ATTRS.items():
+        if name in whole.coords:
+            whole[name].attrs = attrs
+    return whole
+
+
+def _check(ids: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> None:
+    if not len(ids):
+        raise DataError("there is no station.")
+    if twice := sorted({str(one) for one in pd.Index(ids)[pd.Index(ids).duplicated()]}):
+        raise DataError(f"{len(twice)} station(s) are there twice, {twice[0]!r} first; expected one of each id.")
+    if (wrong := ~((np.abs(lat) <= 90) & (np.abs(lon) <= 360))).any():
+        at = int(wrong.argmax())
+        raise DataError(
+            f"{int(wrong.sum())} station(s) have no place on Earth, {ids[at]!r} first: latitude {lat[at]:g}, longitude "
+            f"{lon[at]:g}; expected degrees north and east."
+        )
+
+
+def _texts(variable: xr.Variable) -> np.ndarray:
+    """The texts of a variable, without the spaces or zero bytes that fill them up."""
+    values = np.asarray(variable.values).tolist()
+    decoded = (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values)
+    return np.array([one.strip(" \0") for one in decoded])
+
+
+def from_table(values: Mapping[str, pd.DataFrame], stations: pd.DataFrame, units: Mapping[str, str]) -> xr.Dataset:
+    """Return daily values in rows as a dataset (time, station), NaN where there is no row; in memory.
+
+    Parameters
+    ----------
+    values
+        By variable, rows with a `station`, a `time` (dates) and a `value`.
+    stations
+        Indexed by `station`: `lat`, `lon` (degrees), and perhaps `station_name` and `elevation` (m).
+    units
+        The units of variables, of those that have some.
+
+    Raises
+    ------
+    DataError
+        If a station has two values of a variable on a day, or no place.
+    """
+    ids = sorted({str(one) for rows in values.values() for one in rows[STATION].unique()})
+    if lacking := [one for one in ids if one not in stations.index]:
+        raise DataError(f"{len(lacking)} station(s) have no place, {lacking[0]!r} first; expected their lat and lon.")
+    days = {name: rows["time"].to_numpy("datetime64[D]") for name, rows in values.items()}
+    first, last = min(of.min() for of in days.values()), max(of.max() for of in days.values())
+    time, series = np.arange(first, last + np.timedelta64(1, "D")), {}
+    for name, rows in values.items():
+        of_station = pd.Categorical(rows[STATION].astype(str), ids).codes.astype(np.int64)
+        at = (days[name] - first).astype(np.int64) * len(ids) + of_station
+        if (twice := pd.Series(at).duplicated().to_numpy()).any():
+            row = int(twice.argmax())
+            raise DataError(
+                f"{name} of the station {ids[of_station[row]]!r} has two values on {days[name][row]}; expected one a day."
+            )
+        whole = np.full(len(time) * len(ids), np.nan, np.float32)
+        whole[at] = rows["value"]
+        attrs = {"units": units[name]} if name in units else {}
+        series[name] = ("time", STATION), whole.reshape(len(time), len(ids)), attrs
+    of = stations.loc[ids]
+    known = {str(name): (STATION, of[name].to_numpy()) for name in of.columns}
+    coords = {"time": time.astype("datetime64[ns]"), IDS: (STATION, np.array(ids, str)), **known}
+    return xr.Dataset(series, coords)
+
+
+def from_ragged(ds: xr.Dataset) -> xr.Dataset:
+    """Return ragged arrays of series, CF's contiguous or indexed ones, as a dataset (time, station); others as it is.
+
+    Ragged arrays are read here. Raises `DataError` if a station has two values on a day.
+    """
+    keys = ("sample_dimension", "instance_dimension")
+    of = next((one for one in ds.variables.values() if {*keys} & {*one.attrs}), None)
+    if of is None or "time" not in ds.variables:
+        return ds
+    is_contiguous = keys[0] in of.attrs
+    dim, samples = (of.dims[0], of.attrs[keys[0]]) if is_contiguous else (of.attrs[keys[1]], of.dims[0])
+    counted = np.asarray(of.values, np.int64)
+    place = np.repeat(np.arange(counted.size), counted) if is_contiguous else counted
+    numbers, time = np.char.zfill(place.astype(str), 12), ds["time"].values
+    rows = {str(name): data for name, data in ds.data_vars.items() if data.dims == (samples,) and data.dtype.kind == "f"}
+    values = {name: pd.DataFrame({STATION: numbers, "time": time, "value": data}).dropna() for name, data in rows.items()}
+    whole = from_table(values, pd.DataFrame(index=np.unique(numbers)), {})
+    known = ds.drop_dims(samples).isel({dim: whole[IDS].values.astype(np.int64)})
+    series = {name: (("time", dim), whole[name].values, data.attrs) for name, data in rows.items()}
+    return known.assign(series).assign_coords(time=whole["time"])
+
+
+def as_series(ds: xr.Dataset) -> xr.Dataset:
+    """Return stations as stores have them, along `station` alone, with CF's feature type; other datasets as they are."""
+    return ds.isel({POINT: 0}, drop=True).assign_attrs({_FEATURE: "timeSeries"}) if are_points(ds) else ds
+
+
+def are_series(ds: xr.Dataset) -> bool:
+    """Return whether a dataset is one that `as_series` made."""
+    return STATION in ds.dims and POINT not in ds.dims and ds.attrs.get(_FEATURE) == "timeSeries"
+
+
+def from_series(ds: xr.Dataset) -> xr.Dataset:
+    """Return what `as_series` was given; lazy."""
+    columns = {
+        name: one.set_dims((*one.dims, POINT))
+        for name, one in ds.variables.items()
+        if STATION in one.dims and name not in (STATION, *OF_A_STATION)
+    }
+    return ds.assign({name: one for name, one in columns.items() if name in ds.data_vars}).assign_coords(
+        {name: one for name, one in columns.items() if name in ds.coords} | {POINT: (POINT, [0])}
+    )

@@ -123,8 +123,10 @@ def from_table(values: Mapping[str, pd.DataFrame], stations: pd.DataFrame, units
     if lacking := [one for one in ids if one not in stations.index]:
         raise DataError(f"{len(lacking)} station(s) have no place, {lacking[0]!r} first; expected their lat and lon.")
     days = {name: rows["time"].to_numpy("datetime64[D]") for name, rows in values.items()}
-    first, last = min(of.min() for of in days.values()), max(of.max() for of in days.values())
-    time, series = np.arange(first, last + np.timedelta64(1, "D")), {}
+    # Whole years: what a station lacks at an end is missing as any other day is.
+    years = [end.astype("datetime64[Y]") for of in days.values() for end in (of.min(), of.max())]
+    first = min(years).astype("datetime64[D]")
+    time, series = np.arange(first, (max(years) + 1).astype("datetime64[D]")), {}
     for name, rows in values.items():
         of_station = pd.Categorical(rows[STATION].astype(str), ids).codes.astype(np.int64)
         at = (days[name] - first).astype(np.int64) * len(ids) + of_station

@@ -179,7 +179,9 @@ def _of_ghcn_stations(text: str) -> pd.DataFrame:
 def _of_ecad(text: str, element: str, number: str) -> Part:
     """ECA&D: prose, then a table of a station, whose values have a flag: 0 valid, 1 suspect, 9 missing."""
     lines = text.splitlines()
-    head = next(at for at, line in enumerate(lines) if "DATE" in line and f"Q_{element}" in line and line.count(",") > 2)
+    head = next(
+        at for at, line in enumerate(lines) if "DATE" in line and f"Q_{element}" in line and line.count(",") > 2
+    )
     read = pd.read_csv(io.StringIO("\n".join(lines[head:])), skipinitialspace=True).rename(columns=str.strip)
     rows = pd.DataFrame({"time": _dates(read["DATE"]), "value": read[element]})
     return element, rows[read[f"Q_{element}"] == 0].assign(**{STATION: str(int(number))})

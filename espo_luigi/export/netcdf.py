@@ -247,7 +247,8 @@ def described(
     of_stations = are_series(ds)
     places = (STATION,) if of_stations else (_REGION,) if _NAMES in ds.coords else horizontal_dims(ds)
     first = [dim for dim in ("time", LEVEL) if dim in ds[variable].dims]
-    whole = ds[variable].transpose(*first, ..., *places)
+    # CF 2.4: what is neither time nor place comes first, and so do stations.
+    whole = ds[variable].transpose(*((*places, *first, ...) if of_stations else (*first, ..., *places)))
     # Categories in memory have a number for no category.
     missing = whole.attrs.get("_FillValue")
     data = (whole if missing is None else whole.where(whole != missing)).variable
@@ -270,7 +271,7 @@ def described(
     coords = {each: _coordinate(ds[each].variable) for each in (*places, *maps) if each in ds.coords}
     coords.pop(STATION, None)  # its ids say which station it is
     named = [each for each in OF_A_STATION if of_stations and each in ds.coords]
-    kept = [*data.dims[: -len(places)], CLIMATOLOGY, _NAMES, *named]
+    kept = [*(dim for dim in data.dims if dim not in places), CLIMATOLOGY, _NAMES, *named]
     made = xr.Dataset(variables, {each: ds[each].variable for each in kept if each in ds.coords} | coords)
     if maps := [*maps, *named, *(each for each in (_NAMES,) if each in ds.coords)]:
         made[name].attrs["coordinates"] = " ".join(maps)
@@ -511,6 +512,9 @@ def _write_variable(file: netCDF4.Dataset, name: str, variable: xr.Variable, lay
         _write_small(file, name, variable)
         return
     chunk = layout.chunk(variable.shape)
+    if variable.dims[0] == STATION:
+        series_bytes = 4 * math.prod(variable.shape[1:])
+        chunk = (min(max(SMALLEST_CHUNK_BYTES // series_bytes, 1), variable.shape[0]), *variable.shape[1:])
     made = file.createVariable(
         name,
         np.float32,

@@ -159,8 +159,12 @@ def from_ragged(ds: xr.Dataset) -> xr.Dataset:
     counted = np.asarray(of.values, np.int64)
     place = np.repeat(np.arange(counted.size), counted) if is_contiguous else counted
     numbers, time = np.char.zfill(place.astype(str), 12), ds["time"].values
-    rows = {str(name): data for name, data in ds.data_vars.items() if data.dims == (samples,) and data.dtype.kind == "f"}
-    values = {name: pd.DataFrame({STATION: numbers, "time": time, "value": data}).dropna() for name, data in rows.items()}
+    rows = {
+        str(name): data for name, data in ds.data_vars.items() if data.dims == (samples,) and data.dtype.kind == "f"
+    }
+    values = {
+        name: pd.DataFrame({STATION: numbers, "time": time, "value": data}).dropna() for name, data in rows.items()
+    }
     whole = from_table(values, pd.DataFrame(index=np.unique(numbers)), {})
     known = ds.drop_dims(samples).isel({dim: whole[IDS].values.astype(np.int64)})
     series = {name: (("time", dim), whole[name].values, data.attrs) for name, data in rows.items()}

@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,32 +35,10 @@ _COLUMNS = {
 _OF_STATIONS = ("lat", "lon", NAMES, ELEVATION)
 
 
-class _Element(NamedTuple):
-    """A variable of an archive: its name and units here, and how many of the units a whole number there is."""
-
-    name: str
-    units: str
-    factor: float = 0.1
-
-
-# GHCN-Daily's and ECA&D's elements.
-_GHCN = {
-    "TMAX": _Element("tasmax", "degC"),
-    "TMIN": _Element("tasmin", "degC"),
-    "TAVG": _Element("tas", "degC"),
-    "PRCP": _Element("pr", "mm d-1"),
-    "AWND": _Element("sfcWind", "m s-1"),
-}
-_ECAD = {
-    "TX": _Element("tasmax", "degC"),
-    "TN": _Element("tasmin", "degC"),
-    "TG": _Element("tas", "degC"),
-    "RR": _Element("pr", "mm d-1"),
-    "FG": _Element("sfcWind", "m s-1"),
-    "HU": _Element("hurs", "%", 1.0),
-    "QQ": _Element("rsds", "W m-2", 1.0),
-}
-# The columns with which NOAA's files of a station begin; others of its tables have units that were chosen.
+# The elements of GHCN-Daily and ECA&D, in tenths: names and units here.
+_GHCN = {"TMAX": ("tasmax", "degC"), "TMIN": ("tasmin", "degC"), "TAVG": ("tas", "degC"), "PRCP": ("pr", "mm d-1")}
+_ECAD = {"TX": ("tasmax", "degC"), "TN": ("tasmin", "degC"), "TG": ("tas", "degC"), "RR": ("pr", "mm d-1")}
+# The columns with which NOAA's files of a station begin.
 _OF_NOAA = ["STATION", "DATE", "LATITUDE", "LONGITUDE", "ELEVATION", "NAME"]
 _MISSING = -9999
 _WITH_UNITS = re.compile(r"(.*?)\s*[\[(](.*)[\])]")
@@ -118,7 +95,7 @@ def _read(path: str, files: tuple[tuple[Path, int, int], ...]) -> xr.Dataset:
             raise DataError(f"{file}: {error}. Install pyarrow, or give a CSV.") from error
         except (ValueError, KeyError, IndexError) as error:
             raise DataError(f"{file} cannot be read as a table of stations: {error}.") from error
-    places = [rows for rows in parts.pop(STATION, [])]
+    places = parts.pop(STATION, [])
     if not parts or not places:
         lacking = "values (columns station, date and variables)" if places else "places (columns station, lat and lon)"
         raise DataError(f"{path} has no table with {lacking}.")
@@ -133,27 +110,25 @@ def _read(path: str, files: tuple[tuple[Path, int, int], ...]) -> xr.Dataset:
 def _parts(file: Path, units: dict[str, str]) -> Iterator[Part]:
     """Yield the parts of a file; adds the units of its variables to `units`."""
     if file.suffix == ".dly":
-        elements, parts = _GHCN, _of_dly(file.read_text("ascii", "replace"))
+        for name, rows in _of_dly(file.read_text("ascii", "replace")):
+            yield from _in_tenths(_GHCN, name, rows, units)
     elif match := _ECAD_FILE.fullmatch(file.name):
-        elements, parts = _ECAD, iter([_of_ecad(file.read_text("latin-1"), *match.groups())])
+        yield from _in_tenths(_ECAD, match[1], _of_ecad(file.read_text("latin-1"), *match.groups()), units)
     elif file.name == "ghcnd-stations.txt":
         yield STATION, _of_ghcn_stations(file.read_text("utf-8", "replace"))
-        return
     elif file.suffix == ".txt":
         yield STATION, _of_ecad_stations(file.read_text("latin-1"))
-        return
     else:
         yield from _of_table(_table(file), units)
-        return
-    for name, rows in parts:
-        if element := elements.get(name):
-            yield _scaled(element, rows, units)
 
 
-def _scaled(element: _Element, rows: pd.DataFrame, units: dict[str, str]) -> Part:
-    units[element.name] = element.units
-    known = rows[rows["value"] != _MISSING]
-    return element.name, known.assign(value=known["value"] * element.factor)
+def _in_tenths(
+    elements: Mapping[str, tuple[str, str]], name: str, rows: pd.DataFrame, units: dict[str, str]
+) -> Iterator[Part]:
+    if name in elements:
+        element, units[elements[name][0]] = elements[name]
+        known = rows[rows["value"] != _MISSING]
+        yield element, known.assign(value=known["value"] / 10)
 
 
 def _of_dly(text: str) -> Iterator[Part]:
@@ -176,7 +151,7 @@ def _of_ghcn_stations(text: str) -> pd.DataFrame:
     return read.assign(**{ELEVATION: read[ELEVATION].where(read[ELEVATION] > -999)}).set_index(STATION)
 
 
-def _of_ecad(text: str, element: str, number: str) -> Part:
+def _of_ecad(text: str, element: str, number: str) -> pd.DataFrame:
     """ECA&D: prose, then a table of a station, whose values have a flag: 0 valid, 1 suspect, 9 missing."""
     lines = text.splitlines()
     head = next(
@@ -184,7 +159,7 @@ def _of_ecad(text: str, element: str, number: str) -> Part:
     )
     read = pd.read_csv(io.StringIO("\n".join(lines[head:])), skipinitialspace=True).rename(columns=str.strip)
     rows = pd.DataFrame({"time": _dates(read["DATE"]), "value": read[element]})
-    return element, rows[read[f"Q_{element}"] == 0].assign(**{STATION: str(int(number))})
+    return rows[read[f"Q_{element}"] == 0].assign(**{STATION: str(int(number))})
 
 
 def _of_ecad_stations(text: str) -> pd.DataFrame:
@@ -228,45 +203,37 @@ def _of_table(read: pd.DataFrame, units: dict[str, str]) -> Iterator[Part]:
     of_noaa = list(read.columns[:6]) == _OF_NOAA
     roles = {name: role for role, names in _COLUMNS.items() for name in read.columns if str(name).lower() in names}
     table = read.rename(columns=roles)
-    if table.columns.duplicated().any():
-        raise DataError(f"two columns are the {table.columns[table.columns.duplicated()][0]}; expected one.")
-    if STATION not in table:
-        return
-    table[STATION] = table[STATION].astype(str)
-    if {"lat", "lon"} <= {*table}:
+    if STATION in table and {"lat", "lon"} <= {*table}:
         of = table[[STATION, *(name for name in _OF_STATIONS if name in table)]].drop_duplicates(STATION)
         yield STATION, of.set_index(STATION)
-    if "time" not in table:
+    if not {STATION, "time"} <= {*table}:
         return
     table["time"] = _dates(table["time"])
-    if "quality" in table:
-        table = table[table["quality"].isna()]
     if {"variable", "value"} <= {*table}:
-        for name, rows in table.groupby("variable"):
+        is_ghcn = "quality" in table
+        for name, rows in (table[table["quality"].isna()] if is_ghcn else table).groupby("variable"):
             part = rows[[STATION, "time", "value"]].dropna()
-            if "quality" not in table:
-                yield str(name), part
-            elif element := _GHCN.get(str(name)):
-                yield _scaled(element, part, units)
+            yield from _in_tenths(_GHCN, str(name), part, units) if is_ghcn else [(str(name), part)]
         return
     for column in table.columns.drop([name for name in (*_COLUMNS, "index") if name in table]):
         match = _WITH_UNITS.fullmatch(str(column))
         name = match[1] if match else str(column)
-        values = pd.to_numeric(table[column], errors="coerce")
-        if (wrong := values.isna() & table[column].notna()).any():
-            if name in VARIABLES or match:
-                raise DataError(f"{name} has {str(table[column][wrong].iloc[0])[:40]!r}; expected numbers.")
-            continue
-        rows = table[[STATION, "time"]].assign(value=values).dropna()
-        if element := _GHCN.get(name):
-            named = element if of_noaa else element._replace(factor=1.0)
-            part = _scaled(named, rows, own := {})
-            units |= own if of_noaa else {}
-            yield part
-        elif len(rows):
-            yield name, rows
+        rows = table[[STATION, "time"]].assign(value=_numbers(table[column], name, is_sure=bool(match))).dropna()
+        # Other tables of NOAA have units that were chosen when they were asked for.
+        named = _GHCN.get(name, (name,))[0]
+        yield from _in_tenths(_GHCN, name, rows, units) if of_noaa else [(named, rows)] if len(rows) else []
         if match:
-            units[name] = match[2]
+            units[named] = match[2]
+
+
+def _numbers(column: pd.Series, name: str, *, is_sure: bool) -> pd.Series:
+    """A column's numbers; no number of one of texts that is no variable's for sure."""
+    values = pd.to_numeric(column, errors="coerce")
+    if not (wrong := values.isna() & column.notna()).any():
+        return values
+    if is_sure or name in VARIABLES:
+        raise DataError(f"{name} has {str(column[wrong].iloc[0])[:40]!r}; expected numbers.")
+    return values * np.nan
 
 
 def _dates(column: pd.Series) -> pd.Series:

@@ -51,35 +51,24 @@ def as_points(ds: xr.Dataset) -> xr.Dataset:
         If a station has no place, or two have the same id.
     """
     dim = str(ds["lat"].dims[0])
-    along = {str(name): one for name, one in ds.variables.items() if one.dims[:1] == (dim,) and name not in (dim,)}
-    texts = {name: one for name, one in along.items() if one.ndim == 1 and one.dtype.kind in "OSU"}
-    roles = [name for name, one in along.items() if one.attrs.get("cf_role") == "timeseries_id"]
-    named = roles or [name for name in (IDS, "id") if name in texts]
-    ids = along[named[0]] if named else ds[dim].variable if dim in ds.coords else xr.Variable(dim, range(ds.sizes[dim]))
-    names = [name for name, one in texts.items() if one.attrs.get("standard_name") == "platform_name"]
-    names += [name for name in (NAMES, "name") if name in texts]
-    heights = [name for name, one in along.items() if "altitude" in str(one.attrs.get("standard_name"))]
-    heights += [name for name in (ELEVATION, "altitude", "alt", "height") if name in along]
-    found = {IDS: _texts(ids)} | ({NAMES: _texts(along[names[0]])} if names else {})
-    if heights and along[heights[0]].ndim == 1:
-        found[ELEVATION] = np.asarray(along[heights[0]].values, float)
-    lat, lon = (np.asarray(ds[name].values, float) for name in ("lat", "lon"))
-    _check(found[IDS], lat, lon)
-    series = {name: data.drop_vars(data.coords) for name, data in ds.data_vars.items() if name not in along}
-    series |= {name: ds[name].drop_vars(ds[name].coords) for name, one in along.items() if "time" in one.dims}
-    points = {
-        name: data.rename({dim: STATION}).expand_dims(POINT, -1) if dim in data.dims else data
-        for name, data in series.items()
-    }
-    coords = {STATION: (STATION, np.arange(len(lat))), POINT: (POINT, [0])}
-    coords |= {name: (STATION, values) for name, values in found.items()}
-    coords |= {name: ((STATION, POINT), values[:, None]) for name, values in (("lat", lat), ("lon", lon))}
+    along = {name: one for name, one in ds.variables.items() if one.dims == (dim,)}
+    numbers = xr.Variable(dim, range(ds.sizes[dim]))
+    found = {"lat": ds["lat"].variable, "lon": ds["lon"].variable, STATION: numbers}
+    for name, (key, part), usual in (
+        (IDS, ("cf_role", "timeseries_id"), (IDS, "id", dim)),
+        (NAMES, ("standard_name", "platform_name"), (NAMES, "name")),
+        (ELEVATION, ("standard_name", "altitude"), (ELEVATION, "altitude")),
+    ):
+        said = [each for each, one in along.items() if part in str(one.attrs.get(key))]
+        there = [along[each] for each in (*said, *usual) if each in along] or ([numbers] if name == IDS else [])
+        if there:
+            found[name] = there[0] if name == ELEVATION else there[0].copy(data=_texts(there[0]))
+    _check(found[IDS].values, found["lat"].values, found["lon"].values)
+    series = {name: data.variable for name, data in ds.data_vars.items() if "time" in data.dims}
     kept = {name: one for name, one in ds.coords.items() if dim not in one.dims and name not in ("lat", "lon")}
-    whole = xr.Dataset(points, kept, ds.attrs).assign_coords(coords)
-    for name, attrs in _ATTRS.items():
-        if name in whole.coords:
-            whole[name].attrs = attrs
-    return whole
+    coords = {name: (STATION, one.values, _ATTRS[name]) for name, one in found.items()}
+    points = xr.Dataset(series, kept, ds.attrs)
+    return from_series(points.rename_dims({} if dim == STATION else {dim: STATION}).assign_coords(coords))
 
 
 def _check(ids: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> None:
@@ -90,8 +79,8 @@ def _check(ids: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> None:
     if (wrong := ~((np.abs(lat) <= 90) & (np.abs(lon) <= 360))).any():
         at = int(wrong.argmax())
         raise DataError(
-            f"{int(wrong.sum())} station(s) have no place on Earth, {ids[at]!r} first: latitude {lat[at]:g}, longitude "
-            f"{lon[at]:g}; expected degrees north and east."
+            f"{int(wrong.sum())} station(s) have no place on Earth, {str(ids[at])!r} first: {lat[at]:g} °N "
+            f"{lon[at]:g} °E."
         )
 
 
@@ -133,7 +122,7 @@ def from_table(values: Mapping[str, pd.DataFrame], stations: pd.DataFrame, units
         if (twice := pd.Series(at).duplicated().to_numpy()).any():
             row = int(twice.argmax())
             raise DataError(
-                f"{name} of the station {ids[of_station[row]]!r} has two values on {days[name][row]}; expected one a day."
+                f"{name} of the station {ids[of_station[row]]!r} has two values on {days[name][row]}; expected one."
             )
         whole = np.full(len(time) * len(ids), np.nan, np.float32)
         whole[at] = rows["value"]
@@ -166,13 +155,13 @@ def from_ragged(ds: xr.Dataset) -> xr.Dataset:
         name: pd.DataFrame({STATION: numbers, "time": time, "value": data}).dropna() for name, data in rows.items()
     }
     whole = from_table(values, pd.DataFrame(index=np.unique(numbers)), {})
-    known = ds.drop_dims(samples).isel({dim: whole[IDS].values.astype(np.int64)})
+    known = ds.drop_dims(str(samples)).isel({dim: whole[IDS].values.astype(np.int64)})
     series = {name: (("time", dim), whole[name].values, data.attrs) for name, data in rows.items()}
     return known.assign(series).assign_coords(time=whole["time"])
 
 
 def as_series(ds: xr.Dataset) -> xr.Dataset:
-    """Return stations as stores have them, along `station` alone, with CF's feature type; other datasets as they are."""
+    """Return stations as stores have them, along `station` alone, with CF's feature type; others as they are."""
     return ds.isel({POINT: 0}, drop=True).assign_attrs({_FEATURE: "timeSeries"}) if are_points(ds) else ds
 
 

@@ -52,7 +52,7 @@ def modelled() -> xr.Dataset:
 def table(gap: int) -> pd.DataFrame:
     """The stations' values in rows, without those of Amos on so many first days, and of Kugluktuk in a summer."""
     rows = []
-    for name, label in zip(NAMES, "0017 0203 3000".split(), strict=True):
+    for name, label in zip(NAMES, ["0017", "0203", "3000"], strict=True):
         one = observed()["tasmax"].isel(location=len(rows))
         days = [str(day)[:10] for day in one.time.values]
         place = {"lat": float(one.lat), "lon": float(one.lon), "name": name}

@@ -88,7 +88,8 @@ def _texts(variable: xr.Variable) -> np.ndarray:
     """The texts of a variable, without the spaces or zero bytes that fill them up."""
     values = np.asarray(variable.values).tolist()
     decoded = (one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values)
-    return np.array([one.strip(" \0") for one in decoded])
+    # Zarr 3 specifies texts of any length, and not of a fixed one.
+    return np.array([one.strip(" \0") for one in decoded], object)
 
 
 def from_table(values: Mapping[str, pd.DataFrame], stations: pd.DataFrame, units: Mapping[str, str]) -> xr.Dataset:

@@ -494,8 +494,8 @@ def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:
 def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> None:
     """Write a variable in a single chunk, without a fill value; texts as letters, which both data models have."""
     values, dims = np.asarray(variable.values), tuple(map(str, variable.dims))
-    if is_text := values.dtype.kind in "OU":
-        values = np.char.encode(values.astype(str), "utf-8")[..., None].view("S1")
+    if is_text := values.dtype.kind in "OTU":
+        values = np.char.encode(values.astype(object).astype(str), "utf-8")[..., None].view("S1")
         dims = (*dims, f"{name}_letters")
         file.createDimension(dims[-1], values.shape[-1])
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}

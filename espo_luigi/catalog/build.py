@@ -23,6 +23,7 @@ from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region,
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
+from espo_luigi.catalog.stations import TABLES, holds_tables, is_stations, open_stations
 from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
 from espo_luigi.files import read_object
 from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
@@ -96,7 +97,8 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
 
     Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
-    `source` names the dataset of files that do not name theirs, such as a reference's.
+    `source` names the dataset of files that do not name theirs, such as a reference's. A table of stations, or a folder
+    of such tables without other data, makes a single row.
 
     Raises
     ------
@@ -106,11 +108,16 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
     folder, out = Path(folder), Path(out)
     with _errors_of_the_catalogue():
         check_catalog_replaceable(out)
-    if not folder.is_dir():
-        raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
+    is_table = folder.is_file() and folder.name.endswith(TABLES)
+    if not folder.is_dir() and not is_table:
+        raise CatalogError(
+            f"{folder} is not a folder; expected one with NetCDF files (*.nc), Zarr stores (*.zarr) or tables of "
+            f"stations, or a table (*{', *'.join(TABLES)})."
+        )
     rows: list[dict[str, str]] = []
     unreadable: list[tuple[Path, str]] = []
-    for path in sorted(find_data(folder, unreadable)):
+    found = [] if is_table else sorted(find_data(folder, unreadable))
+    for path in found or ([folder] if is_table or holds_tables(folder) else []):
         try:
             rows.append(describe(path.absolute(), source))
         # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
@@ -196,7 +203,8 @@ def describe(path: Path, source: str = "") -> dict[str, str]:
         if source:
             row.setdefault("source", source)
         row |= _of_contents(ds, row, path)
-    row |= {"format": "zarr" if is_zarr(str(path)) else "nc", "path": str(path)}
+    form = {} if is_stations(str(path)) else {"format": "zarr" if is_zarr(str(path)) else "nc"}
+    row |= form | {"path": str(path)}
     row = _defaults(row)
     if "source" not in row:
         raise CatalogError(
@@ -243,6 +251,8 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
 
 def _opened(path: Path) -> xr.Dataset:
     options = {"chunks": None}
+    if is_stations(str(path)):
+        return open_stations(str(path))
     return open_zarr(str(path), options) if is_zarr(str(path)) else open_netcdf(str(path), (), options)
 
 
@@ -320,7 +330,8 @@ def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path) -> dict[str
         )
     along = [ds[name].dims for name in coordinate_names(ds).values()]
     is_list = len(along) == 2 and along[0] == along[1] and len(along[0]) == 1 and ds.sizes[along[0][0]] > 1
-    if is_list and ds.attrs.get("cat:processing_level", "raw") == "raw":
+    is_model = "experiment" in row or not row.get("source")
+    if is_list and is_model and ds.attrs.get("cat:processing_level", "raw") == "raw":
         raise CatalogError(
             f"an unstructured grid: latitudes and longitudes of its cells stand along {along[0][0]}; expected rows and "
             "columns. Interpolate the file to a regular grid first"

@@ -26,6 +26,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes
 from espo_luigi.science.calendar import EPOCH, SECONDS_PER_DAY, SYNONYMS
 from espo_luigi.science.netcdf import check_extent, check_hdf5
+from espo_luigi.science.stations import from_ragged
 
 # The coordinate with the days from a stamp to the middle of its interval.
 TO_MIDPOINT = "days_to_midpoint"
@@ -182,7 +183,7 @@ def open_netcdf(
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}
         ds = _with_time(xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options}), axis)
-        return _dated(ds, known) if with_times else ds
+        return from_ragged(_dated(ds, known)) if with_times else ds
 
 
 def _checked(path: str, options: Mapping[str, Any], *, folder: bool = False) -> str:

@@ -19,6 +19,7 @@ from espo_luigi.catalog.criteria import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
+from espo_luigi.catalog.stations import is_stations, open_stations
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
 from espo_luigi.science.attributes import INSERTED_DAYS, STATED_UNITS
@@ -341,6 +342,8 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
     try:
         if is_zarr(asset.path, asset.columns.get("format", "")):
             return open_zarr(asset.path, open_kwargs)
+        if is_stations(asset.path):
+            return open_stations(asset.path).chunk()
         return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
     except (DataError, StoreError) as error:
         raise DataError(f"{asset.path} (id {match.id}): {error}") from None

@@ -394,8 +394,15 @@ class Regrid(Section):
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
     skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
     regrid_method: Annotated[Named[RegridMethod], _WITHOUT_DEFAULT] = OmitDefault(
-        "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
+        "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default; nearest takes "
+        "the simulation's nearest cell, by way of no grid",
+        {},
     )
+
+    @property
+    def conserved(self) -> dict[str, RegridMethod]:
+        """The conservative method of each variable that has one."""
+        return {name: method for name, method in self.regrid_method.items() if method != "nearest"}
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `espo_luigi.science.regrid.weigh` that are the same for all simulations."""

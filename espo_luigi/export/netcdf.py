@@ -37,6 +37,7 @@ from espo_luigi.science.outcomes.climatology import HORIZON, LEVEL, MEMBER, SEAS
 from espo_luigi.science.outcomes.natures import INITIALS, NAMES
 from espo_luigi.science.outcomes.return_levels import RETURN_PERIOD
 from espo_luigi.science.stack import ORIGINAL_SHAPE
+from espo_luigi.science.stations import OF_A_STATION, STATION, are_series, as_series
 from espo_luigi.science.units import is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 from espo_luigi.store.disk import delete_quietly
@@ -242,9 +243,12 @@ def described(
     """
     if variable not in ds.data_vars:
         raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
-    places = (_REGION,) if _NAMES in ds.coords else horizontal_dims(ds)
+    ds = as_series(ds)
+    of_stations = are_series(ds)
+    places = (STATION,) if of_stations else (_REGION,) if _NAMES in ds.coords else horizontal_dims(ds)
     first = [dim for dim in ("time", LEVEL) if dim in ds[variable].dims]
-    whole = ds[variable].transpose(*first, ..., *places)
+    # CF 2.4: what is neither time nor place comes first, and so do stations.
+    whole = ds[variable].transpose(*((*places, *first, ...) if of_stations else (*first, ..., *places)))
     # Categories in memory have a number for no category.
     missing = whole.attrs.get("_FillValue")
     data = (whole if missing is None else whole.where(whole != missing)).variable
@@ -265,9 +269,11 @@ def described(
         variables[mapping] = xr.Variable((), np.int32(0), mapped)
     maps = [each for each in ("lat", "lon") if each in ds.coords and each not in places]
     coords = {each: _coordinate(ds[each].variable) for each in (*places, *maps) if each in ds.coords}
-    kept = [*data.dims[: -len(places)], CLIMATOLOGY, _NAMES]
+    coords.pop(STATION, None)  # its ids say which station it is
+    named = [each for each in OF_A_STATION if of_stations and each in ds.coords]
+    kept = [*(dim for dim in data.dims if dim not in places), CLIMATOLOGY, _NAMES, *named]
     made = xr.Dataset(variables, {each: ds[each].variable for each in kept if each in ds.coords} | coords)
-    if maps := [*maps, *(each for each in (_NAMES,) if each in ds.coords)]:
+    if maps := [*maps, *named, *(each for each in (_NAMES,) if each in ds.coords)]:
         made[name].attrs["coordinates"] = " ".join(maps)
     for each, more in attributes.items():
         if each in made.variables:
@@ -287,7 +293,7 @@ def _grid_mapping(ds: xr.Dataset, data: xr.DataArray, places: Sequence[str]) -> 
     """The name of the variable with the grid mapping (CF 5.6); of rows and columns that nobody names, an empty text."""
     named = data.attrs.get("grid_mapping", data.encoding.get("grid_mapping", ""))
     mappings = (str(name) for name, variable in ds.variables.items() if "grid_mapping_name" in variable.attrs)
-    of_degrees = "crs" if places in (("lat", "lon"), (_REGION,)) else ""
+    of_degrees = "crs" if places in (("lat", "lon"), (_REGION,), (STATION,)) else ""
     return named if named in ds.variables else next(mappings, of_degrees)
 
 
@@ -488,8 +494,8 @@ def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:
 def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> None:
     """Write a variable in a single chunk, without a fill value; texts as letters, which both data models have."""
     values, dims = np.asarray(variable.values), tuple(map(str, variable.dims))
-    if is_text := values.dtype.kind in "OU":
-        values = np.char.encode(values.astype(str), "utf-8")[..., None].view("S1")
+    if is_text := values.dtype.kind in "OTU":
+        values = np.char.encode(values.astype(object).astype(str), "utf-8")[..., None].view("S1")
         dims = (*dims, f"{name}_letters")
         file.createDimension(dims[-1], values.shape[-1])
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}
@@ -506,6 +512,9 @@ def _write_variable(file: netCDF4.Dataset, name: str, variable: xr.Variable, lay
         _write_small(file, name, variable)
         return
     chunk = layout.chunk(variable.shape)
+    if variable.dims[0] == STATION:
+        series_bytes = 4 * math.prod(variable.shape[1:])
+        chunk = (min(max(SMALLEST_CHUNK_BYTES // series_bytes, 1), variable.shape[0]), *variable.shape[1:])
     made = file.createVariable(
         name,
         np.float32,

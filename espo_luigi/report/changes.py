@@ -18,7 +18,7 @@ from espo_luigi.files import open_regular
 from espo_luigi.report import drawings
 from espo_luigi.report.drawings import REFERENCE, THIN, Drawing, broken, drawing, panels_of, short
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
-from espo_luigi.report.maps import PANEL_WIDTH, areas_of, draw_map, edges_of, map_lines, width_by_height
+from espo_luigi.report.maps import PANEL_WIDTH, areas_of, draw_map, edges_of, map_lines, places_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science import display
 from espo_luigi.science.attributes import FEWEST, FEWEST_ROBUST
@@ -27,6 +27,7 @@ from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.netcdf import load_netcdf
 from espo_luigi.science.outcomes.natures import around_mean, means_of, nature_of, on_standard_year, rules_of, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
+from espo_luigi.science.stations import are_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -243,7 +244,13 @@ def _of_hatches(ds: xr.Dataset, name: str) -> str:
 
 
 def _hatch(axes: Any, robust: xr.DataArray) -> None:
-    """Hatch whole cells of the categories 2 and 3: a value stands at each edge of its cell."""
+    """Hatch whole cells of the categories 2 and 3, or mark stations: a value stands at each edge of its cell."""
+    if are_points(robust):
+        lat, lon = places_of(robust)
+        for category, mark in ((2, "_"), (3, "x")):
+            there = robust.values.ravel() == category
+            axes.scatter(lon[there], lat[there], marker=mark, s=18, c="black", linewidths=0.7, zorder=4)
+        return
     rows, columns = (edges_of(robust[dim].values).repeat(2)[1:-1] for dim in robust.dims)
     marks = robust.values.repeat(2, axis=0).repeat(2, axis=1)
     marks = np.where(np.isin(marks, (2, 3)), marks, 1)

@@ -25,6 +25,7 @@ from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.display import as_shown, colours_of_differences, long_name, units_text
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.regrid import horizontal_of
+from espo_luigi.science.stations import are_points
 from espo_luigi.science.units import as_difference
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -133,8 +134,8 @@ def shown_measure(measure: xr.DataArray, known: Variable) -> xr.DataArray:
 
 
 def areas_of(field: xr.DataArray | xr.Dataset) -> xr.DataArray:
-    """Return the areas (y, x) of a map's cells, 0 where they are not known; all are 1 without `lat` and `lon`."""
-    if not {"lat", "lon"} <= {*field.coords}:
+    """Return the areas (y, x) of a map's cells, 0 where unknown; all are 1 of stations, and without `lat` and `lon`."""
+    if are_points(field) or not {"lat", "lon"} <= {*field.coords}:
         return xr.DataArray(np.ones([field.sizes[dim] for dim in horizontal_dims(field)]), dims=horizontal_dims(field))
     horizontal = horizontal_of(field.coords.to_dataset(), "grid")
     areas = cells_of(horizontal.grid.with_square_cells()).areas().reshape(horizontal.grid.shape)
@@ -157,29 +158,52 @@ def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
 
 def width_by_height(field: xr.DataArray) -> float:
     """Width by height of the field on the ground."""
-    (south, north), (west, east) = (spread_of(edges_of(field[dim].values)) for dim in horizontal_dims(field))
+    (south, north), (west, east) = (spread_of(edges) for edges in edges_around(field))
     return (east - west) * _shrinking(field) / (north - south)
 
 
 def _shrinking(field: xr.DataArray) -> float:
     """How long a degree along x is in degrees along y; 1 on a rotated grid, whose equator lies in its middle."""
-    y, _ = horizontal_dims(field)
+    y = "lat" if are_points(field) else horizontal_dims(field)[0]
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
+def places_of(field: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return latitudes and longitudes of stations, in degrees, the longitudes on one side of the date line."""
+    lat, lon = (field[name].values.ravel() for name in ("lat", "lon"))
+    return lat, lon - 360 * np.round((lon - lon[0]) / 360)
+
+
+def edges_around(field: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges of a map's rows and columns, or of a frame around stations."""
+    if not are_points(field):
+        y, x = horizontal_dims(field)
+        return edges_of(field[y].values), edges_of(field[x].values)
+    margin = max(0.25, 0.1 * max(np.ptp(axis) for axis in places_of(field)))
+    south_north, west_east = (np.array([axis.min() - margin, axis.max() + margin]) for axis in places_of(field))
+    return south_north, west_east
+
+
 def draw_map(axes: Any, field: xr.DataArray, lines: Mapping[str, np.ndarray], scale: Mapping[str, Any]) -> Any:
-    """Draw a map (y, x) with the lines of `map_lines` and return matplotlib's image; `scale` has its colours."""
+    """Draw a map (y, x), or stations, with the lines of `map_lines`; return what has the colours of `scale`."""
     y, x = horizontal_dims(field)
     values = field.transpose(y, x).values.astype(float)
-    rows, columns = edges_of(field[y].values), edges_of(field[x].values)
-    axes.set_facecolor(_WITHOUT_DATA)
-    image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
-    land = np.isfinite(values)
-    row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
-    upright = np.stack([columns[edge + 1], rows[row], columns[edge + 1], rows[row + 1]], axis=-1)
-    edge, column = np.nonzero(land[1:] != land[:-1])
-    level = np.stack([columns[column], rows[edge + 1], columns[column + 1], rows[edge + 1]], axis=-1)
-    _lines(axes, np.concatenate([upright, level]).reshape(-1, 2, 2), color="#666666", linewidth=0.4)
+    rows, columns = edges_around(field)
+    if are_points(field):
+        y, x, (lat, lon) = "lat", "lon", places_of(field)
+        drawn, known = {"s": 26, "edgecolors": "#444444", "linewidths": 0.5, "zorder": 3}, np.isfinite(values.ravel())
+        axes.scatter(lon[~known], lat[~known], c=_WITHOUT_DATA, **drawn)
+        image = axes.scatter(lon[known], lat[known], c=values.ravel()[known], **drawn, **scale)
+        axes.set(xlim=columns, ylim=rows)
+    else:
+        axes.set_facecolor(_WITHOUT_DATA)
+        image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
+        land = np.isfinite(values)
+        row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
+        upright = np.stack([columns[edge + 1], rows[row], columns[edge + 1], rows[row + 1]], axis=-1)
+        edge, column = np.nonzero(land[1:] != land[:-1])
+        level = np.stack([columns[column], rows[edge + 1], columns[column + 1], rows[edge + 1]], axis=-1)
+        _lines(axes, np.concatenate([upright, level]).reshape(-1, 2, 2), color="#666666", linewidth=0.4)
     for kind, pieces in lines.items():
         _lines(axes, pieces, **LINES[kind])
     axes.set_aspect(1 / _shrinking(field))
@@ -258,7 +282,7 @@ def map_lines(field: xr.DataArray) -> dict[str, np.ndarray]:
     ends = _in_coordinates_of(field, y, x)
     if ends is None:
         return {}
-    rows, columns = field[y].values, field[x].values
+    rows, columns = places_of(field) if are_points(field) else (field[y].values, field[x].values)
     middle = (columns.min() + columns.max()) / 2
     ends[..., 0] -= 360 * np.round((ends[:, :1, 0] - middle) / 360)
     low = np.array([columns.min(), rows.min()]) - 1
@@ -270,7 +294,7 @@ def map_lines(field: xr.DataArray) -> dict[str, np.ndarray]:
 
 def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None:
     pieces, _ = line_pieces()
-    if (y, x) == ("lat", "lon"):
+    if (y, x) == ("lat", "lon") or are_points(field):
         return pieces.copy()
     if not {"lat", "lon"} <= set(field.coords):
         return None

@@ -21,7 +21,7 @@ CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
 """How many land cells lack days."""
 EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
 """How many cells have extrapolated values."""
-RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
+RegridMethod = Literal["bilinear", "nearest", "conservative", "conservative_normed"]
 REGRID_METHODS = "espo_luigi_regrid_method"
 """How each variable was regridded, if it was not bilinear for all."""
 

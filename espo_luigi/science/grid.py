@@ -13,13 +13,18 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.science.stations import are_points
 
 TILE_CELLS = 64
 CELL = "cell"
 
 
 def land_map(field: xr.DataArray) -> xr.Dataset:
-    """Return a map (y, x) as `land`, with its cells as `cell` (1 each), which counts the cells of a box; lazy."""
+    """Return a map (y, x) as `land`, with its cells as `cell` (1 each), which counts the cells of a box; lazy.
+
+    Stations are land, whatever they lack.
+    """
+    field = xr.ones_like(field) if are_points(field) else field
     return xr.Dataset({"land": field, "cell": xr.ones_like(field)})
 
 

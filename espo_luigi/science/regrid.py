@@ -214,6 +214,7 @@ def weigh(
     methods : mapping, optional
         The interpolation of all stages, by variable (bilinear). Conservative ones are of first order, and know the
         cells of ``ds`` by its coordinates `BOUNDS`; without these, cells of 1-D lat/lon end half-way between points.
+        ``nearest`` takes the nearest cell of ``ds``, by way of no intermediate grid.
     whole : xr.Dataset, optional
         The grid from which the points of ``target`` were stacked: conservative methods need its cells.
     """
@@ -232,7 +233,7 @@ def weigh(
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
     stages = {**between, TARGET: Stage(destination.grid, _extrapolation(regridder_kwargs or {}))}
     cells = None
-    if whole is not None and STACKED_DIM in target.dims and {*method_of.values()} - {"bilinear"}:
+    if whole is not None and STACKED_DIM in target.dims and {*method_of.values()} - {"bilinear", "nearest"}:
         # The grid whose cells stacked points are, and their numbers in it.
         cells = horizontal_of(whole, "target's grid").grid, places_on(target, whole)
     made = {how: _weigh(source, destination, stages, used, how, cells) for how in {*method_of.values()}}
@@ -247,6 +248,12 @@ def _weigh(
     method: RegridMethod,
     cells: tuple[Grid, np.ndarray] | None,
 ) -> Weights:
+    if method == "nearest":
+        closest, ones = outside_weights(source.grid, destination.grid.unit_vectors(), Extrapolation(num_points=1), used)
+        rows = np.arange(len(closest))
+        shape = (len(rows), source.grid.size)
+        one_cell = sparse.csr_matrix((ones[:, 0], (rows, closest[:, 0])), shape=shape)
+        return Weights(source, destination, one_cell, (TARGET,), np.zeros(len(rows), bool), method)
     if method == "bilinear" and used is not None and len(stages) == 1 and destination.grid.layout == "points":
         log.warning(
             "the source's mask leaves out %d of %d cells and is ignored: as in xESMF, a single stage to points uses "

@@ -15,6 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.geometry.cells import domain_of, horizontal_dims
+from espo_luigi.science.stations import are_points
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +180,8 @@ def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
     if not on_grid:
         raise DataError(f"No variable on ({y}, {x}) in {domain_of(ds)}: nothing says which cells have data.")
     first_steps = {name: da.isel({dim: 0 for dim in da.dims if dim not in (y, x)}) for name, da in on_grid.items()}
+    if are_points(ds):  # all count, whatever they lack on the first day
+        return {name: np.ones((da.sizes[y], 1), bool) for name, da in first_steps.items()}
     lazy = {name: da.transpose(y, x).notnull().data for name, da in first_steps.items()}
     masks: dict[Hashable, np.ndarray]
     (masks,) = dask.compute(lazy)

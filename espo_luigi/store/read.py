@@ -19,6 +19,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import kind_of_file, leads_out
+from espo_luigi.science.stations import are_series, from_series
 from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, is_complete
@@ -212,7 +213,10 @@ def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
             raise StoreError(
                 f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store"
             )
-        ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
+        options: dict[str, Any] = {"consolidated": True, "decode_timedelta": False}
+        ds = xr.open_zarr(source, chunks={} if cut else None, **options)
+        if are_series(ds):  # lazy without Dask, they cannot get a dimension
+            ds = from_series(xr.open_zarr(source, chunks={}, **options))
         # Dask chunks of their own would contradict those of the data, which xarray refuses.
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:

@@ -20,6 +20,7 @@ from espo_luigi.files import HeldFolder, sync_path, write_atomically
 from espo_luigi.replacing import sync_tree
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.stations import as_series
 from espo_luigi.store.blocks import (
     HeldStore,
     files_of,
@@ -76,7 +77,7 @@ def _storable(value: Any) -> str | int | float:
 
 def prepared(ds: xr.Dataset) -> xr.Dataset:
     """Return a shallow copy with plain attributes and without the encodings of the source files."""
-    prepared = ds.copy(deep=False)
+    prepared = ds = as_series(ds).copy(deep=False)
     prepared.attrs = plain_attributes(ds.attrs)
     prepared.encoding = {}
     for variable in prepared.variables.values():

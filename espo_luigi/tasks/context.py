@@ -32,6 +32,7 @@ from espo_luigi.science import coarse, grid, stack
 from espo_luigi.science.diagnose.definitions import usual_properties
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.geometry.cutting import subset_box
+from espo_luigi.science.stations import are_points
 from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.production import Production, production_of
@@ -208,7 +209,21 @@ class RunContext:
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day), table=self.config.table)
+        if are_points(found):
+            self._check_for_stations()
         return grid.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
+
+    def _check_for_stations(self) -> None:
+        """Raise `ConfigurationError` for what needs a reference with cells, which have areas and neighbours."""
+        config = self.config
+        wrong = {f"regrid.regrid_method.{name}": "`nearest` or `bilinear`" for name in config.regrid.conserved}
+        wrong |= {key: "no such section" for key in ("downscaling", "spatial_mean") if getattr(config, key) is not None}
+        wrong |= {"custom.regions": "a single region"} if len(config.custom.regions) > 1 else {}
+        for key, expected in wrong.items():
+            raise ConfigurationError(
+                f"`{config.name_of(key)}`: the reference {config.reference_source} has stations, which are no cells of "
+                f"a grid; expected {expected}."
+            )
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1."""

@@ -190,7 +190,7 @@ class InputCheck(InputTask):
 
         Of the first file, only the coordinates are read. The table has files that cannot be opened.
         """
-        config, conserved = self.context.config, self.context.config.regrid.regrid_method
+        config, conserved = self.context.config, self.context.config.regrid.conserved
         # The table does not depend on how data are regridded.
         if not conserved and self.complete() and not self.stale(files=False):
             return
@@ -220,7 +220,7 @@ class InputCheck(InputTask):
     def _check_cells(self, grid: xr.Dataset, path: object) -> None:
         """Raise `DataError` if conservative regridding lacks right bounds of cells, or a cut at the domain's edge."""
         config = self.context.config
-        for name, method in config.regrid.regrid_method.items():
+        for name, method in config.regrid.conserved.items():
             key = f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}`"
             if method == "conservative" and self.context.is_regional(self.sim_id):
                 raise DataError(

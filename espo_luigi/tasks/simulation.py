@@ -203,7 +203,7 @@ def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, 
 
     Nothing if its configuration asks for no such regridding, or its files have no bounds.
     """
-    conserved = run.config.regrid.regrid_method if run.config.downscaling is None else run.config.variables
+    conserved = run.config.regrid.conserved if run.config.downscaling is None else run.config.variables
     if not conserved:
         return {}
     asset = asset_with(match, conserved)

@@ -285,6 +285,23 @@ def test_cdo_remapbil_differs_only_by_its_formula(name: str, variable: str, boun
     assert abs(displaced - expected[variable].values).max() > 2 * bound
 
 
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="cdo is not on the PATH")
+@pytest.mark.parametrize(("name", "variable"), [("", "tasmax"), ("curvilinear-", "tas")])
+def test_the_nearest_cell_is_that_of_cdo_whatever_grids_lie_between(name: str, variable: str, tmp_path: Path) -> None:
+    source = golden(f"regrid-{name}source.nc")[[variable]]
+    source.lat.attrs.update(units="degrees_north", standard_name="latitude")
+    source.lon.attrs.update(units="degrees_east", standard_name="longitude")
+    source.to_netcdf(tmp_path / "source.nc")
+    (tmp_path / "grid").write_text(
+        "gridtype=lonlat\nxsize=20\nysize=20\nxfirst=-74.93\nxinc=0.31\nyfirst=46.07\nyinc=0.31\n"
+    )
+    subprocess.run(["cdo", "-s", "remapnn,grid", "source.nc", "cdo.nc"], cwd=tmp_path, check=True)
+    expected = xr.open_dataset(tmp_path / "cdo.nc", decode_times=False)
+    found = regrid(source, expected, methods={variable: "nearest"}, intermediate_grids=CASCADE)
+    np.testing.assert_array_equal(found[variable].values, expected[variable].values)
+    assert found.attrs["espo_luigi_regrid_method"] == f"{variable}: nearest"
+
+
 def test_descending_latitudes_and_the_other_longitude_convention_change_nothing() -> None:
     ds = simulation()
     turned = ds.isel(lat=slice(None, None, -1))

@@ -59,19 +59,24 @@ def write_raw(folder: Path, variables: Sequence[str]) -> None:
         "simulation": (np.arange(40.5, 54, 2.0), np.arange(-72.0, -57, 2.5)),
     }
     for number, (kind, (lat, lon)) in enumerate(grids.items()):
-        rows = []
+        paths = {}
         for name in variables:
-            path, data = folder / f"{kind}-{name}.nc", weather(name, lat, lon, seed=number, wrong=1.5 * number)
+            data = weather(name, lat, lon, seed=number, wrong=1.5 * number)
             if kind == "reference":
                 data[:, 0, :2] = np.nan
-            data.to_netcdf(path)
-            rows.append(_row(kind, name, path))
-        with (folder / f"{kind}.csv").open("w", newline="") as file:
-            table = csv.DictWriter(file, _COLUMNS)
-            table.writeheader()
-            table.writerows(rows)
-        content = {"id": kind, "catalog_file": f"{kind}.csv", "assets": {"column_name": "path"}, "attributes": []}
-        (folder / f"{kind}.json").write_text(json.dumps({"esmcat_version": "0.1.0", **content}))
+            paths[name] = folder / f"{kind}-{name}.nc"
+            data.to_netcdf(paths[name])
+        write_catalogue(folder, kind, paths)
+
+
+def write_catalogue(folder: Path, kind: str, paths: Mapping[str, Path]) -> None:
+    """Write the catalogue of a reference or a simulation, of the file of each variable."""
+    with (folder / f"{kind}.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, _COLUMNS)
+        table.writeheader()
+        table.writerows(_row(kind, name, path) for name, path in paths.items())
+    content = {"id": kind, "catalog_file": f"{kind}.csv", "assets": {"column_name": "path"}, "attributes": []}
+    (folder / f"{kind}.json").write_text(json.dumps({"esmcat_version": "0.1.0", **content}))
 
 
 def _row(kind: str, name: str, path: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from espo_luigi.science.finalize.gaps import cells_without_data, over_time
 from espo_luigi.science.geometry.cells import cells_in, cut_to
 from espo_luigi.science.limits import CHECKS, LAND_FLAG
 from espo_luigi.science.periods import date_of
+from espo_luigi.science.stations import OF_A_STATION, POINT, STATION, are_points
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +212,9 @@ def _structure(ds: xr.Dataset, structure: Mapping[str, Sequence[str]]) -> Iterat
         if kind not in structure:
             continue
         expected = list(structure[kind])
+        if are_points(ds):  # what is expected of a grid
+            expected = [name for name in expected if name not in ("lat", "lon")]
+            names = [name for name in names if name not in ("lat", "lon", STATION, POINT, *OF_A_STATION)]
         for name in expected:
             if name not in names:
                 where = " (it is a data variable)" if name in ds.data_vars else ""

@@ -31,6 +31,7 @@ from espo_luigi.science.limits import (
     expected,
     is_outside,
 )
+from espo_luigi.science.stations import STATION
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import Limits
 
@@ -279,7 +280,10 @@ def _found(variables: Mapping[str, _Variable], mask_variable: str, unreadable: s
     if unreadable:
         return
     mask = variables.get(mask_variable)
-    # Of a first day without any value, other checks tell.
+    points = {dim for file in files for dim in file.raw.data.dims} >= {STATION}
+    # Of a first day without any value, other checks tell. All stations count.
+    if points:
+        mask = None
     if mask and mask.on_first_day.any() and (late := (mask.found > 0) & ~mask.on_first_day).any():
         message = (
             f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
@@ -291,7 +295,7 @@ def _found(variables: Mapping[str, _Variable], mask_variable: str, unreadable: s
         yield from (each for each in _crossed(one) if not (is_below and each.kind == "tasmax_below_tasmin"))
     for one in varying:
         # Variables of regional models may lack rows at the border that others have.
-        yield from _lacking(one, mask.on_first_day if mask and mask.on_first_day.any() else one.found > 0)
+        yield from _lacking(one, mask.on_first_day if mask and mask.on_first_day.any() else (one.found > 0) | points)
 
 
 def _range(files: Sequence[_File]) -> tuple[float, float, int]:
@@ -326,7 +330,7 @@ def _maps(file: _File) -> Iterator[Problem]:
     # A day without rain anywhere is nothing special; a day of 0 K is.
     one_value = (file.low == high) & ((high != 0) | (file.raw.known.units == "K")) & (file.cells >= CELLS_OF_A_MAP)
     for kind, there in (("maps_without_data", np.isnan(high)), ("constant_maps", one_value)):
-        if there.any():
+        if there.any() and STATION not in file.raw.data.dims:
             first, number = np.where(there, days, np.inf).argmin(), np.unique(days[there]).size
             value = None if np.isnan(high[first]) else float(high[first])
             message = f"{number} map(s), the first of them on this day"

@@ -18,6 +18,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.geometry.boxes import TOLERANCE, Box
 from espo_luigi.science.sphere import cell_corners, unit_vectors
+from espo_luigi.science.stations import OF_A_STATION, along_one_dimension, are_points, as_points
 
 Floats = NDArray[np.float64]
 Ring = Sequence[tuple[float, float]]
@@ -48,6 +49,8 @@ def coordinate_names(ds: xr.Dataset) -> dict[str, str]:
 def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
     """Name latitude and longitude `lat` and `lon`, dimensions too; other coordinates but time and the grid's go. Lazy.
 
+    Stations become a grid of one column (`stations.as_points`).
+
     Raises
     ------
     DataError
@@ -59,10 +62,12 @@ def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
             f"no coordinate {' and '.join(missing)}; got {sorted(map(str, ds.variables))}. Expected time, lat and lon."
         )
     renamed = ds.rename({found: name for name, found in names.items() if found != name}).set_coords(["lat", "lon"])
+    if along_one_dimension(renamed["lat"], renamed["lon"]):
+        renamed = as_points(renamed)
     for name in names:
         if renamed[name].ndim == 1 and renamed[name].dims != (name,):
             renamed = renamed.swap_dims({renamed[name].dims[0]: name})
-    kept = {"time", "lat", "lon", *renamed.dims}
+    kept = {"time", "lat", "lon", *renamed.dims, *(OF_A_STATION if are_points(renamed) else ())}
     return renamed.drop_vars([name for name in renamed.coords if name not in kept])
 
 

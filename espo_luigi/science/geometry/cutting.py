@@ -14,6 +14,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.geometry.boxes import Box, missing_sides
 from espo_luigi.science.geometry.cells import cut_to, extent, horizontal_dims, in_box, normalise_coordinates
+from espo_luigi.science.stations import STATION, are_points
 
 # Longitudes that differ by less belong to the same column.
 _SAME_DEGREES = 1e-4
@@ -27,6 +28,8 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it. Raises
     `DataError` if no cell is in the box, or a coordinate is missing or out of order.
     """
+    if are_points(ds):
+        return ds.isel({STATION: np.flatnonzero(_inside(ds, region))})
     if ds["lat"].ndim == 2:
         return _crop_and_mask(ds, _inside(ds, region))
     _check_coordinates(ds)
@@ -51,7 +54,8 @@ def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dat
     first region that does not fit the data.
     """
     if ds["lat"].ndim == 2:
-        return _crop_and_mask(ds, functools.reduce(operator.or_, (_inside(ds, region) for region in regions)))
+        inside = functools.reduce(operator.or_, (_inside(ds, region) for region in regions))
+        return ds.isel({STATION: np.flatnonzero(inside)}) if are_points(ds) else _crop_and_mask(ds, inside)
     _check_coordinates(ds)
     rows = np.unique(np.concatenate([_rows(ds, region) for region in regions]))
     columns = np.unique(np.concatenate([_columns(ds, region)[0] for region in regions]))

@@ -222,23 +222,21 @@ def box_of(
     except ValueError:
         raise ParameterError(f"--box {box!r}: expected S,N,W,E in degrees, such as 45,46,-74.5,-73") from None
     wanted, chosen = variables.split(","), experiments.split(",")
-    raw, rows = read_catalogue(simulations), read_catalogue(reference)
+    raw, rows = read_catalogue(simulations), [row for row in read_catalogue(reference) if row.start and row.end]
+    sources = sorted({row.columns.get("source", "") for row in rows if {*row.variables} & {*wanted}} - {""})
+    name = source or (sources[0] if len(sources) == 1 else "")
+    rows = [row for row in rows if row.columns.get("source") == name]
     for option, asked, known in (
-        ("variables", wanted, {name for row in rows for name in row.variables}),
-        ("variables", wanted, {name for row in raw for name in row.variables}),
+        ("source", [name], {*sources}),
+        ("variables", wanted, {one for row in rows for one in row.variables}),
+        ("variables", wanted, {one for row in raw for one in row.variables}),
         ("experiments", chosen, {row.columns.get("experiment", "") for row in raw} - {""}),
     ):
-        for name in asked:
-            if name not in known:
-                raise ParameterError(not_one_of(option, name, sorted(known)))
-    of_reference = [row for row in rows if {*row.variables} & {*wanted} and row.start and row.end]
-    sources = sorted({row.columns.get("source", "") for row in of_reference} - {""})
-    if len(sources) != 1 and source not in sources:
-        raise ParameterError(not_one_of("source", source, sources))
-    of_reference = [row for row in of_reference if row.columns.get("source") == (source or sources[0])]
-    first, last = _calibration([[row for row in of_reference if name in row.variables] for name in wanted])
+        if lacking := [one for one in asked if one not in known]:
+            raise ParameterError(not_one_of(option, lacking[0], sorted(known)))
+    first, last = _calibration([[row for row in rows if one in row.variables] for one in wanted])
     with_range = {"tasmax", "tasmin"} <= {*wanted}
-    adjusted = ["dtr" if with_range and name == "tasmin" else name for name in wanted]
+    adjusted = ["dtr" if with_range and one == "tasmin" else one for one in wanted]
     text = Template((_STARTS / "box.yml").read_text("utf-8")).substitute(
         project=json.dumps(folder.absolute().name),
         lon_bnds=[west, east],
@@ -249,10 +247,10 @@ def box_of(
         last=last,
         reference=json.dumps(str(reference.absolute())),
         simulations=json.dumps(str(simulations.absolute())),
-        source=json.dumps(source or sources[0]),
+        source=json.dumps(name),
         experiments=json.dumps(chosen),
-        frequencies=", ".join(f"{name}: D" for name in dict.fromkeys([*wanted, *adjusted])),
-        adjusted=", ".join(f"{name}: {{}}" for name in adjusted),
+        frequencies=", ".join(f"{one}: D" for one in dict.fromkeys([*wanted, *adjusted])),
+        adjusted=", ".join(f"{one}: {{}}" for one in adjusted),
         indicators=json.dumps([f"etccdi.{one}" for name in wanted for one in _INDICATORS.get(name, ())]).replace(
             '"', ""
         ),

@@ -20,28 +20,25 @@ from espo_luigi.fields import Named, OmitDefault, Section, Unit
 
 FOLDER = Path(__file__).parent / "archives"
 
-_FIELD = re.compile(r"\{(\w+)\}|\*")
 _AS_LIST = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 Accumulation = Literal["since_midnight", "over_step"]
 
 
 def _pattern(text: str) -> str:
     """Return a file's name with {fields} and `*` as a regular expression; a {date} has eight digits."""
-    parts, end, seen = [], 0, set[str]()
-    for field in _FIELD.finditer(text):
-        parts.append(re.escape(text[end : field.start()]))
-        if field[1] in seen:
-            raise ValueError(f"expected {{{field[1]}}} once")
-        seen |= {field[1]} if field[1] else set()
-        parts.append(f"(?P<{field[1]}>{r'[0-9]{8}' if field[1] == 'date' else '[^_]+'})" if field[1] else ".*")
-        end = field.end()
-    return "".join([*parts, re.escape(text[end:])])
+    digits = {"date": "[0-9]{8}"}
+    fields = re.sub(r"\\{(\w+)\\}", lambda field: f"(?P<{field[1]}>{digits.get(field[1], '[^_]+')})", re.escape(text))
+    return fields.replace(r"\*", ".*")
 
 
-def _checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    for text in patterns:
-        _pattern(text)
-    return patterns
+def _checked(text: str) -> str:
+    if text.count("*") > 3:  # more take very long
+        raise ValueError("expected three `*` at most")
+    try:
+        re.compile(_pattern(text))
+    except re.error as error:
+        raise ValueError(f"expected names of {{fields}}, each once ({error})") from error
+    return text
 
 
 class Preset(Section):
@@ -49,7 +46,7 @@ class Preset(Section):
 
     source: str = OmitDefault("the dataset's name, unless names of files have a field {source}", "")
     columns: Named[str] = OmitDefault("further columns of the catalogue", {})
-    files: Annotated[tuple[str, ...], _AS_LIST, AfterValidator(_checked)] = OmitDefault(
+    files: Annotated[tuple[Annotated[str, AfterValidator(_checked)], ...], _AS_LIST] = OmitDefault(
         "names of files without their ending, with {columns} of the catalogue and `*`; {date} is a file's only day",
         (),
     )
@@ -60,7 +57,9 @@ class Preset(Section):
     accumulation: Accumulation | Named[Accumulation] | None = OmitDefault(
         "what amounts of hours are sums of: of the day since 00 UTC, or of the step; also by variable", None
     )
-    day: str | None = OmitDefault("the time zone of days: UTC, UTC-05:00, local", None)
+    day: Annotated[str, Field(pattern=r"^(UTC([+-]\d\d:\d\d)?|local)?$")] = OmitDefault(
+        "the time zone of days: UTC, UTC-05:00, local", ""
+    )
     leap_years_lack: Annotated[str, Field(pattern=r"^(\d\d-\d\d)?$")] = OmitDefault(
         "the day, as 12-31, that files lack in leap years", ""
     )

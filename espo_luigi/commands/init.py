@@ -200,7 +200,7 @@ def _calibration(files: Iterable[Iterable[Asset]]) -> tuple[int, int]:
 
 
 def box_of(
-    folder: Path, box: str, reference: Path, simulations: Path, experiments: str, variables: str, source: str = ""
+    folder: Path, box: str, reference: Path, simulations: Path, experiments: str, variables: str
 ) -> dict[str, str]:
     """Return names and texts of the files of a run on a box, with the references' years and the variables' indicators.
 
@@ -209,7 +209,7 @@ def box_of(
     CatalogError
         If a catalogue cannot be read.
     ParameterError
-        If the box is none, or a catalogue lacks a variable or an experiment, or has several sources of the reference.
+        If the box is none, or a catalogue lacks a variable or an experiment, or the reference's has several sources.
     """
     from espo_luigi.catalog.read import read_catalogue
     from espo_luigi.config.usual import NEWEST
@@ -223,11 +223,10 @@ def box_of(
         raise ParameterError(f"--box {box!r}: expected S,N,W,E in degrees, such as 45,46,-74.5,-73") from None
     wanted, chosen = variables.split(","), experiments.split(",")
     raw, rows = read_catalogue(simulations), [row for row in read_catalogue(reference) if row.start and row.end]
-    sources = sorted({row.columns.get("source", "") for row in rows if {*row.variables} & {*wanted}} - {""})
-    name = source or (sources[0] if len(sources) == 1 else "")
-    rows = [row for row in rows if row.columns.get("source") == name]
+    sources = sorted({row.columns.get("source", "") for row in rows if {*row.variables} & {*wanted}})
+    if len(sources) > 1:
+        raise ParameterError(f"--reference {reference}: got {', '.join(sources)}; expected a catalogue of one of them")
     for option, asked, known in (
-        ("source", [name], {*sources}),
         ("variables", wanted, {one for row in rows for one in row.variables}),
         ("variables", wanted, {one for row in raw for one in row.variables}),
         ("experiments", chosen, {row.columns.get("experiment", "") for row in raw} - {""}),
@@ -247,7 +246,7 @@ def box_of(
         last=last,
         reference=json.dumps(str(reference.absolute())),
         simulations=json.dumps(str(simulations.absolute())),
-        source=json.dumps(name),
+        source=json.dumps(sources[0]),
         experiments=json.dumps(chosen),
         frequencies=", ".join(f"{one}: D" for one in dict.fromkeys([*wanted, *adjusted])),
         adjusted=", ".join(f"{one}: {{}}" for one in adjusted),
@@ -305,7 +304,6 @@ def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -
 )
 @click.option("--experiments", default="ssp245,ssp585", show_default=True, help="Those of --box.")
 @click.option("--variables", default="tasmax,tasmin,pr", show_default=True, help="Those of --box.")
-@click.option("--source", default="", help="The reference's name, if its catalogue has several; of --box.")
 def init(folder: Path, start: str, old: Path | None, box: str | None, reference: Path | None, **of_box: Any) -> None:
     """Write a folder to start from; it overwrites nothing."""
     if (box is None) != (reference is None) or (box and old):

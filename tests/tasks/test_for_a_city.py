@@ -85,7 +85,6 @@ def test_the_page_s_run_has_ten_indicators_of_two_experiments_at_the_point(city:
         ("--variables", "tasmax,tasmn", "did you mean tasmin?"),
         ("--experiments", "spp585", "did you mean ssp585?"),
         ("--reference", "none.json", "none.json does not exist"),
-        ("--source", "Demo-Lnd", "did you mean Demo-Land?"),
     ],
 )
 def test_what_the_catalogues_lack_is_told_with_the_nearest(

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -22,6 +22,7 @@ import xarray as xr
 from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region, searched_names, suffix_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
+from espo_luigi.catalog.presets import Preset
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
 from espo_luigi.catalog.stations import TABLES, holds_tables, is_stations, open_stations
 from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
@@ -44,6 +45,7 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "member": ("variant_label", "member_id", "version_realization", "rcm_version_id"),
     "frequency": ("frequency",),
     "domain": ("domain_id", "CORDEX_domain"),
+    "grid_label": ("grid_label",),
     "version": ("version",),
 }
 """Where each column is found in a file's global attributes: CMIP and CORDEX names, in order of preference."""
@@ -63,7 +65,7 @@ _FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()
 _MEMBER = r"(?:s\d+-)?r\d+i\d+p\d+(?:f\d+)?"
 _CMIP_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)_(?P<source>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)_(?P<member>{_MEMBER})"
-    r"(?:_(?P<grid>g[a-z0-9]+))?(?:_(?P<dates>\d{4,}-\d{4,}))?$"
+    r"(?:_(?P<grid_label>g[a-z0-9]+))?(?:_(?P<dates>\d{4,}-\d{4,}))?$"
 )
 _CORDEX_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
@@ -72,6 +74,8 @@ _CORDEX_NAME = re.compile(
 _LEFT_OVER = re.compile(r"\.nc4?\..*(?:tmp|temp|part|partial|filepart|crdownload)$")
 # Columns that describe the file, not the datasets that are made of it.
 _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
+# Of a file in several versions.
+_SAME_FILE = ("id", "variable", "xrfreq", "grid_label", "date_start")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 
@@ -92,13 +96,15 @@ class CatalogReport:
     """The files that were left out, each with the reason."""
 
 
-def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
+def make_catalog(folder: Path, out: Path, source: str = "", preset: Preset | None = None) -> CatalogReport:
     """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
     Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
     `source` names the dataset of files that do not name theirs, such as a reference's. A table of stations, or a folder
-    of such tables without other data, makes a single row.
+    of such tables without other data, makes a single row. A `preset` counts before all
+    of these; the JSON file keeps it, for those who open the files. Of a preset's file in several versions, the newest
+    counts.
 
     Raises
     ------
@@ -119,7 +125,7 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
     found = [] if is_table else sorted(find_data(folder, unreadable))
     for path in found or ([folder] if is_table or holds_tables(folder) else []):
         try:
-            rows.append(describe(path.absolute(), source))
+            rows.append(describe(path.absolute(), source, preset))
         # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
         except Exception as error:
             reason = str(error) if isinstance(error, EspoError) else first_line(error)
@@ -133,8 +139,14 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
     rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
+    if preset:
+        newest: dict[tuple[str | None, ...], dict[str, str]] = {}
+        for row in sorted(rows, key=lambda row: [int(part) for part in re.findall(r"[0-9]+", row.get("version", ""))]):
+            newest[tuple(row.get(column) for column in (*_SAME_FILE, *(() if "version" in row else ("path",))))] = row
+        unreadable += [(Path(row["path"]), "a newer version is there") for row in rows if row not in newest.values()]
+        rows = [row for row in rows if row in newest.values()]
     with _errors_of_the_catalogue():
-        write_catalog(rows, out, "espo catalog")
+        write_catalog(rows, out, "espo catalog", preset)
     return CatalogReport(len(rows), unreadable)
 
 
@@ -181,8 +193,8 @@ def find_data(folder: Path, unreadable: list[tuple[Path, str]]) -> list[Path]:
     return list(found.values())
 
 
-def describe(path: Path, source: str = "") -> dict[str, str]:
-    """Return one file's row of a catalogue, by its attributes, its name and its place, or else of `source`.
+def describe(path: Path, source: str = "", preset: Preset | None = None) -> dict[str, str]:
+    """Return one file's row of a catalogue: by a preset, its attributes, its name and its place, or else of `source`.
 
     Raises
     ------
@@ -194,15 +206,18 @@ def describe(path: Path, source: str = "") -> dict[str, str]:
     """
     if _LEFT_OVER.search(path.name):
         raise CatalogError("by its name, it is the left-over of an interrupted download or tool. Remove it")
-    with _opened(path) as ds:
+    with _opened(path, preset) as ds:
         by_attributes = _of_attributes(ds.attrs)
         if is_cmip7(ds.attrs, str(path)):
             row = described_by_path(str(path)) | by_attributes | _of_cmip7_attributes(ds.attrs, str(path))
         else:
             row = _of_place(path) | _of_name(path) | by_attributes
-        if source:
+        if preset:
+            named = {"source": source or preset.source} if source or preset.source else {}
+            row |= {**preset.columns, **named, **preset.described(str(path))}
+        elif source:
             row.setdefault("source", source)
-        row |= _of_contents(ds, row, path)
+        row |= _of_contents(ds, row, path, [*preset.names] if preset else [])
     form = {} if is_stations(str(path)) else {"format": "zarr" if is_zarr(str(path)) else "nc"}
     row |= form | {"path": str(path)}
     row = _defaults(row)
@@ -249,11 +264,12 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     return row | {"xrfreq": xrfreq, "frequency": known} | dates
 
 
-def _opened(path: Path) -> xr.Dataset:
-    options = {"chunks": None}
+def _opened(path: Path, preset: Preset | None = None) -> xr.Dataset:
+    options = {"chunks": None} | (preset.options(str(path)) if preset else {})
     if is_stations(str(path)):
         return open_stations(str(path))
-    return open_zarr(str(path), options) if is_zarr(str(path)) else open_netcdf(str(path), (), options)
+    ds = open_zarr(str(path), options) if is_zarr(str(path)) else open_netcdf(str(path), (), options)
+    return preset.opened(ds, str(path)) if preset else ds
 
 
 def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
@@ -322,8 +338,9 @@ def _of_place(path: Path) -> dict[str, str]:
     return {"mip_era": era, "activity": activity, "institution": institution} if era.startswith("CMIP") else {}
 
 
-def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path) -> dict[str, str]:
+def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path, wanted: Sequence[str] = ()) -> dict[str, str]:
     variables = _climate_variables(ds)
+    variables = [name for name in variables if name in wanted] or variables
     if not variables:
         raise CatalogError(
             f"no variable with latitudes and longitudes; it has {', '.join(map(str, ds.variables)) or 'none'}"
@@ -437,8 +454,8 @@ def _table_of(out: Path) -> Judge:
     return by_digest([str(digest) for digest in digests] if isinstance(digests, list) else [])
 
 
-def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
-    """Write rows as a catalogue: `out`, and a table beside it.
+def write_catalog(rows: list[dict[str, str]], out: Path, maker: str, preset: Preset | None = None) -> None:
+    """Write rows as a catalogue: `out`, with the preset that describes their files, and a table beside it.
 
     After a kill between the two, the catalogue shows that the table's name is its own.
     """
@@ -452,6 +469,7 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     check_catalog_replaceable(out)
     digests = [sha256(text.getvalue().encode()).hexdigest(), *digest_of_ours(table, _table_of(out))]
     said = description(out, table, maker) | {"table_sha256": digests}
+    said |= {"preset": preset.model_dump(mode="json")} if preset else {}
     write_ours(out, json.dumps(said, indent=2) + "\n", OF_OURS)
     write_ours(table, text.getvalue(), by_digest(digests))
 

@@ -98,6 +98,7 @@ def examine_match(
     table : mapping
         What is known of variables.
     """
+    may_lack = [*may_lack, *match.days_lacking]
     held = _open(match, period, dict(xr_open_kwargs or {}), table)
     problems = held.problems
     series: dict[str, list[RawSeries]] = {}

@@ -179,6 +179,7 @@ def open_netcdf(
         options = options if known is raw else {**options, "decode_times": False}
         held = [raw[name] for name in variables if name in raw]
         held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
+        held = held or [data for data in raw.data_vars.values() if {"time"} < {*data.dims} and data.ndim > 2]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}

@@ -23,10 +23,10 @@ from espo_luigi.catalog.stations import is_stations, open_stations
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
 from espo_luigi.science.attributes import INSERTED_DAYS, STATED_UNITS
-from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.calendar import calendar_of, day_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
-from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.extract.input_problems import require_days, wanted_days
 from espo_luigi.science.geometry.cells import normalise_coordinates
 from espo_luigi.science.units import with_stated_units
 from espo_luigi.science.variables import VARIABLES, Variable, variable
@@ -66,7 +66,7 @@ def open_match(
         For `xarray.combine_by_coords`; ``data_vars="minimal"``, ``combine_attrs="drop_conflicts"`` unless it says
         otherwise.
     may_lack : sequence of str
-        Days (YYYY-MM-DD) that files may lack; they are inserted as NaN.
+        Days (YYYY-MM-DD) that files may lack, besides those of the match's preset; they are inserted as NaN.
     table : mapping
         What is known of variables.
 
@@ -77,6 +77,7 @@ def open_match(
         `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
         those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
     """
+    may_lack = [*may_lack, *match.days_lacking]
     options = dict(xr_open_kwargs or {})
     opened = [(asset, open_years(asset, match, options, table=table)) for asset in match.assets]
     # Each variable of a file is a dataset of its own.
@@ -116,7 +117,10 @@ def _with_days(ds: xr.Dataset, match: Match, may_lack: Sequence[str]) -> xr.Data
         require_days(part, match.id, may_lack=may_lack)
     if not may_lack:
         return ds
-    filled = [insert_days(part, days=may_lack) for part in parts]
+    ends = {end[:4]: wanted_days(start, end, calendar_of(ds))[1] for start, end in match.periods}
+    filled = [
+        insert_days(part, days=may_lack, until=ends.get(day_of(part["time"].values[-1])[:4], "")) for part in parts
+    ]
     inserted = ",".join(filter(None, (part.attrs.get(INSERTED_DAYS) for part in filled)))
     whole = filled[0] if len(filled) == 1 else join(filled, "time")
     return whole.assign_attrs({INSERTED_DAYS: inserted}) if inserted else whole
@@ -252,8 +256,11 @@ def open_years(
         days = (time.year * 100 + time.month) * 100 + time.day
         floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
     for name in wanted_of(asset, match):
-        known, is_total = variable(name, table), name in match.accumulation
-        told = with_stated_units(floored[name], known.units, units=match.units.get(name, ""), is_total=is_total)
+        units, accumulation = dict(match.units), {*match.accumulation}
+        if asset.preset:
+            units, accumulation = asset.preset.units | units, accumulation | {*asset.preset.accumulations([name])}
+        wanted = variable(name, table).units
+        told = with_stated_units(floored[name], wanted, units=units.get(name, ""), is_total=name in accumulation)
         floored = floored.assign({name: told}) if STATED_UNITS in told.attrs else floored
     return within(floored, match.periods)
 
@@ -292,6 +299,7 @@ def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
     ds = open_zarr(asset.path, options) if with_zarr else open_netcdf(asset.path, (), options)
     with ds:
+        ds = asset.preset.opened(ds, asset.path) if asset.preset else ds
         named = normalise_coordinates(ds.reset_coords())
         grid = named[["lat", "lon"]].drop_vars("time", errors="ignore")
         bounds = {f"{axis}_bounds": _cell_bounds(named, axis) for axis in ("lat", "lon")}
@@ -340,11 +348,14 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
             f"{asset.path} (id {match.id}) is empty (0 bytes). Download or make the file again, or exclude it."
         )
     try:
+        options = open_kwargs | (asset.preset.options(asset.path) if asset.preset else {})
         if is_zarr(asset.path, asset.columns.get("format", "")):
-            return open_zarr(asset.path, open_kwargs)
-        if is_stations(asset.path):
-            return open_stations(asset.path).chunk()
-        return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
+            ds = open_zarr(asset.path, options)
+        elif is_stations(asset.path):
+            ds = open_stations(asset.path).chunk()
+        else:
+            ds = open_netcdf(asset.path, match.variables, options, most_bytes)
+        return asset.preset.opened(ds, asset.path) if asset.preset else ds
     except (DataError, StoreError) as error:
         raise DataError(f"{asset.path} (id {match.id}): {error}") from None
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).

@@ -24,6 +24,8 @@ from pydantic import AfterValidator, BaseModel, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from espo_luigi.catalog.cmip7 import normal_region, searched_name
+from espo_luigi.catalog.presets import Preset
+from espo_luigi.config.messages import explain
 from espo_luigi.errors import CatalogError, ParameterError
 from espo_luigi.fields import check_wildcard
 from espo_luigi.files import parse_json, read_bytes
@@ -39,7 +41,7 @@ PARENT_COLUMNS = ("parent_mip_era", "parent_activity", "parent_source", "parent_
 """The run that a run continues, as its files name it."""
 
 CMIP7_COLUMNS = ("branding_suffix", "grid_label", "region", *PARENT_COLUMNS)
-"""The columns that rows of CMIP7 have besides; a catalogue without such rows has none of them."""
+"""The columns that rows of CMIP7 have besides, and of CMIP6 some; a catalogue has those that its rows have."""
 
 ID_COLUMNS = (
     *("bias_adjust_project", "mip_era", "activity", "driving_model", "driving_member", "institution", "source"),
@@ -94,6 +96,8 @@ class Asset:
     """The file: absolute, or a URL."""
     faults: Mapping[str, str] = field(default_factory=dict, hash=False)
     """By column, each cell that cannot be used: file, line, what is there, and what was expected."""
+    preset: Preset | None = field(default=None, hash=False)
+    """What the file calls things, by `espo catalog --as`."""
     until: datetime | None = None
     """The day from which on the file is not used, as another run goes on from there; None for all of the file."""
 
@@ -308,7 +312,15 @@ def read_catalogue(path: Path) -> list[Asset]:
         raise CatalogError(f"{source} has more than {MOST_ROWS} rows; expected fewer: cut it into several catalogues.")
     _check_columns([row for _, row in rows], source, wanted)
     folder = path.parent.absolute()
-    return [_asset(row, where, folder) for where, row in rows]
+    preset = _preset(description, path)
+    return [replace(_asset(row, where, folder), preset=preset) for where, row in rows]
+
+
+def _preset(description: Mapping[str, Any], path: Path) -> Preset | None:
+    try:
+        return Preset.model_validate(description["preset"]) if "preset" in description else None
+    except ValidationError as error:
+        raise CatalogError(explain(error, Preset, {}, {}, f"The preset in {path}")) from error
 
 
 def table_of(path: Path) -> Path:

@@ -34,6 +34,7 @@ from espo_luigi.catalog.criteria import (
     values_of,
 )
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
+from espo_luigi.catalog.presets import Preset
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
 from espo_luigi.errors import CatalogError
 from espo_luigi.science.derivations import INEXACT, OF_RAW_DATA
@@ -72,6 +73,18 @@ class Match:
         """The files and Zarr folders to open, fixed fields last, each once, without those given by a URL."""
         assets = (*self.assets, *self.fixed.values())
         return list(dict.fromkeys(Path(asset.path) for asset in assets if not is_url(asset.path)))
+
+    @property
+    def presets(self) -> list[Preset]:
+        """What the files call things, each preset once."""
+        return [asset.preset for asset in {id(one.preset): one for one in self.assets}.values() if asset.preset]
+
+    @property
+    def days_lacking(self) -> list[str]:
+        """The days (YYYY-MM-DD) that the presets' files may lack, in all years of the assets."""
+        years = {date.year for asset in self.assets for date in (asset.start, asset.end) if date}
+        span = range(min(years), max(years) + 1) if years else ()
+        return [day for preset in self.presets for day in preset.days_lacking(span)]
 
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
@@ -390,6 +403,8 @@ def _files(
             several = f"{variable} is there with {column} {' and '.join(values)}"
             return [], ("", f"{several}; add {column} to other_search_criteria")
     chosen, objection = covering(exact, wanted.periods, wanted.whole)
+    if objection and len(labels := values_of(exact, "grid_label")) > 1:
+        objection = f"it is there with grid_label {' and '.join(labels)}; add grid_label to other_search_criteria"
     return chosen, (variable, objection) if objection else None
 
 

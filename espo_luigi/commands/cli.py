@@ -214,12 +214,21 @@ class CatalogJson(TypedDict):
 @click.option("--out", type=_PATH, metavar="FILE", help="The catalogue to write, with its CSV beside it.")
 @click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
 @click.option(
+    "--as",
+    "archive",
+    metavar="NAME|FILE",
+    shell_complete=views.completing("catalog.presets", "packaged"),
+    help="What the files are: an archive such as era5-land or e-obs, or a YAML file of yours that describes one.",
+)
+@click.option(
     "--check", type=_PATH, metavar="LIST", help="Name the products (of FOLDER) made of what a list says is retracted."
 )
 @_json_option
-def catalog(folder: Path | None, out: Path | None, source: str, check: Path | None, as_json: bool) -> int:
+def catalog(
+    folder: Path | None, out: Path | None, source: str, archive: str | None, check: Path | None, as_json: bool
+) -> int:
     """Make a catalogue of a folder of CMIP or CORDEX files."""
-    if check and not (out or source):
+    if check and not (out or source or archive):
         from espo_luigi.commands.publishing import render_checked
         from espo_luigi.publication.retractions import check as look_up
         from espo_luigi.tasks.publish import default_folder
@@ -228,10 +237,11 @@ def catalog(folder: Path | None, out: Path | None, source: str, check: Path | No
         _print_json(asdict(checked)) if as_json else say(render_checked(checked))
         return 1 if checked.found or checked.unchecked else 0
     if check or folder is None or out is None:
-        raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out and --source.")
+        raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out, --source and --as.")
     from espo_luigi.catalog import make_catalog
+    from espo_luigi.catalog.presets import load_preset
 
-    report = make_catalog(folder, out, source)
+    report = make_catalog(folder, out, source, load_preset(archive) if archive else None)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
         _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))

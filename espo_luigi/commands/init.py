@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from espo_luigi.commands.views import say
 from espo_luigi.files import leads_out, read_text, write_new
+
+if TYPE_CHECKING:
+    from espo_luigi.catalog import Asset
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In luigi.cfg of a folder, whose configuration lies beside it, and in the repository's.
@@ -169,6 +175,90 @@ def _as_yaml(content: Mapping[str, Any]) -> str:
     return str(yaml.dump(owned(content), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
 
 
+# By variable, the indicators of a box.
+_INDICATORS = {
+    "tasmax": ("txx", "su", "id"),
+    "tasmin": ("tnn", "fd", "tr"),
+    "pr": ("prcptot", "rx1day", "rx5day", "cdd"),
+    "tas": ("gsl",),
+}
+
+
+def _calibration(files: Iterable[Iterable[Asset]]) -> tuple[int, int]:
+    """Return 1991 and 2020, or the last 30 years, if there are so many, that the files of each variable have in full.
+
+    A year in which files end in December counts: those of Daymet end on 30 December of leap years.
+    """
+    starts, ends = [], []
+    for rows in map(list, files):
+        start, end = min(row.start for row in rows if row.start), max(row.end for row in rows if row.end)
+        day = end - timedelta(days=1)
+        starts.append(start.year + (start.timetuple().tm_yday > 1))
+        ends.append(day.year - (day.month < 12))
+    first, last = max(starts), min(ends)
+    return (1991, 2020) if first <= 1991 and last >= 2020 else (max(first, last - 29), last)
+
+
+def box_of(
+    folder: Path, box: str, reference: Path, simulations: Path, experiments: str, variables: str
+) -> dict[str, str]:
+    """Return names and texts of the files of a run on a box, with the references' years and the variables' indicators.
+
+    Raises
+    ------
+    CatalogError
+        If a catalogue cannot be read.
+    ParameterError
+        If the box is none, or a catalogue lacks a variable or an experiment, or the reference's has several sources.
+    """
+    from espo_luigi.catalog.read import read_catalogue
+    from espo_luigi.config.usual import NEWEST
+    from espo_luigi.errors import ParameterError, not_one_of
+
+    try:
+        south, north, west, east = (float(number) for number in box.split(","))
+        if not (-90 <= south < north <= 90 and -360 <= west < east <= 360 and east - west <= 360):
+            raise ValueError
+    except ValueError:
+        raise ParameterError(f"--box {box!r}: expected S,N,W,E in degrees, such as 45,46,-74.5,-73") from None
+    wanted, chosen = variables.split(","), experiments.split(",")
+    raw, rows = read_catalogue(simulations), [row for row in read_catalogue(reference) if row.start and row.end]
+    sources = sorted({row.columns.get("source", "") for row in rows if {*row.variables} & {*wanted}})
+    if len(sources) > 1:
+        raise ParameterError(f"--reference {reference}: got {', '.join(sources)}; expected a catalogue of one of them")
+    for option, asked, known in (
+        ("variables", wanted, {one for row in rows for one in row.variables}),
+        ("variables", wanted, {one for row in raw for one in row.variables}),
+        ("experiments", chosen, {row.columns.get("experiment", "") for row in raw} - {""}),
+    ):
+        if lacking := [one for one in asked if one not in known]:
+            raise ParameterError(not_one_of(option, lacking[0], sorted(known)))
+    first, last = _calibration([[row for row in rows if one in row.variables] for one in wanted])
+    with_range = {"tasmax", "tasmin"} <= {*wanted}
+    adjusted = ["dtr" if with_range and one == "tasmin" else one for one in wanted]
+    text = Template((_STARTS / "box.yml").read_text("utf-8")).substitute(
+        project=json.dumps(folder.absolute().name),
+        lon_bnds=[west, east],
+        lat_bnds=[south, north],
+        lon=round((west + east) / 2, 4),
+        lat=round((south + north) / 2, 4),
+        first=first,
+        last=last,
+        reference=json.dumps(str(reference.absolute())),
+        simulations=json.dumps(str(simulations.absolute())),
+        source=json.dumps(sources[0]),
+        experiments=json.dumps(chosen),
+        frequencies=", ".join(f"{one}: D" for one in dict.fromkeys([*wanted, *adjusted])),
+        adjusted=", ".join(f"{one}: {{}}" for one in adjusted),
+        indicators=json.dumps([f"etccdi.{one}" for name in wanted for one in _INDICATORS.get(name, ())]).replace(
+            '"', ""
+        ),
+        usual=NEWEST,
+    )
+    settings = files_of("demo")["luigi.cfg"].replace(f"{_BESIDE} outcomes.yml", "config = config.yml")
+    return {"luigi.cfg": settings.replace(_DEMOS_WORKDIR, "workdir = espo-work"), "config.yml": text}
+
+
 def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -> list[Path]:
     """Write texts into `folder`, which may exist, by their names, with a mode; return their paths.
 
@@ -203,9 +293,24 @@ def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -
     show_default=True,
     help="The built-in example, that of five other variables, that of ESPO v2, or the values of ESPO-G6 or ESPO v2.",
 )
-def init(folder: Path, start: str, old: Path | None) -> None:
+@click.option("--box", metavar="S,N,W,E", help="A run on a box, in degrees, with the indicators of its variables.")
+@click.option("--reference", type=click.Path(path_type=Path), help="The reference's catalogue, of --box.")
+@click.option(
+    "--simulations",
+    type=click.Path(path_type=Path),
+    default="simulation.json",
+    show_default=True,
+    help="The simulations' catalogue, of --box.",
+)
+@click.option("--experiments", default="ssp245,ssp585", show_default=True, help="Those of --box.")
+@click.option("--variables", default="tasmax,tasmin,pr", show_default=True, help="Those of --box.")
+def init(folder: Path, start: str, old: Path | None, box: str | None, reference: Path | None, **of_box: Any) -> None:
     """Write a folder to start from; it overwrites nothing."""
+    if (box is None) != (reference is None) or (box and old):
+        raise click.UsageError("expected --box and --reference together, and without --import.")
     texts, mode, run = (files_of(start), 0o666, list[str]()) if old is None else translation_of(old)
+    if box and reference:
+        texts = box_of(folder, box, reference, **of_box)
     for path in write_new_files(folder, texts, mode):
         say(path)
     if run:
@@ -213,4 +318,4 @@ def init(folder: Path, start: str, old: Path | None) -> None:
         for line in run:
             say(f"  {line}")
     enter = "" if folder == Path() else f"`cd {shlex.quote(str(folder))}`, then "
-    say(f"Next: {enter}`espo plan`{'; README.md has the other steps' if old is None else ''}.")
+    say(f"Next: {enter}`espo plan`{'; README.md has the other steps' if 'README.md' in texts else ''}.")

@@ -107,7 +107,7 @@ def _check_pieces(config: RunConfig) -> None:
 def _check_inputs(config: RunConfig) -> None:
     """Refuse keys of the reference for simulations and the other way round, and a mask of a field that is not read."""
     reference, simulation = config.extraction.reference, config.extraction.simulation
-    of_simulations = ("create_mask", "repairs", "fill_in_time", "days_to_fill")
+    of_simulations = ("create_mask", "repairs", "fill_in_time")
     misplaced = {f"extraction.reference.{key}": "simulations" for key in of_simulations if getattr(reference, key)}
     fields = []
     if simulation.extract_dataset.mask:

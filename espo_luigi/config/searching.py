@@ -229,7 +229,7 @@ class Extraction(Section):
         "variables whose gaps are filled from other days, after regridding: forward, both or zero", {}
     )
     days_to_fill: tuple[Annotated[str, _DAY], ...] = OmitDefault(
-        "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
+        "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them, of the reference `variables.*.filling`", ()
     )
 
     units: Annotated[tuple[UnitsRow, ...], BeforeValidator(_as_rows)] = OmitDefault(

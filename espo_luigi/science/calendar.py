@@ -282,7 +282,7 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
     return ds.assign({name: _filled(ds[name].variable, way, nanoseconds) for name, way in how.items() if name in ds})
 
 
-def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
+def insert_days(ds: xr.Dataset, *, days: Sequence[str], until: str = "") -> xr.Dataset:
     """Insert days that a daily series lacks, as NaN; lazy. The same dataset if it lacks none.
 
     The attribute `espo_luigi_inserted_days` lists the inserted days. Those of `days` that the series has, or that lie
@@ -294,6 +294,8 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
         Variables with or without `time`, in order, at the same hour each day; any calendar. Blocks keep their lengths.
     days
         The days that may be missing, as YYYY-MM-DD in the calendar of the series.
+    until
+        The day up to which `days` are inserted after the last of the series; by default, none is.
 
     Raises
     ------
@@ -303,10 +305,16 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     axis = TimeAxis.of(ds)
     _check_order(present := np.floor(axis.days).astype(np.int64), ds)
     whole = np.arange(present[0], present[-1] + 1) if present.size else present
+    end = axis.number(until) if until and whole.size else -np.inf
+    if whole.size == present.size and not (whole.size and whole[-1] < end):
+        return ds
+    expected = [axis.number(day) for day in days]
+    while whole[-1] < end and whole[-1] + 1 in expected:
+        whole = np.append(whole, whole[-1] + 1)
     missing = np.setdiff1d(whole, present)
     if not missing.size:
         return ds
-    unexpected = np.setdiff1d(missing, [axis.number(day) for day in days])
+    unexpected = np.setdiff1d(missing, expected)
     if unexpected.size:
         raise DataError(
             f"the series lacks {unexpected.size} days, the first is {_listed(unexpected[:1], axis.calendar)}; expected "
@@ -319,6 +327,15 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     index = TimeAxis(axis.calendar, whole + axis.days[0] % 1).index
     dated = filled.assign(cut).assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
     return dated.assign_attrs({INSERTED_DAYS: _listed(missing, axis.calendar)})
+
+
+def fill_inserted_days(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
+    """Fill the days that `insert_days` has inserted from their neighbours, as `fill_in_time`; other gaps stay; lazy."""
+    if not (inserted := str(ds.attrs.get(INSERTED_DAYS, ""))):
+        return ds
+    axis = TimeAxis.of(ds)
+    kept = ~np.isin(np.floor(axis.days), [axis.number(day) for day in inserted.split(",")])
+    return ds.where(xr.DataArray(kept, {"time": ds["time"]}, dims="time"), fill_in_time(ds, how=how))
 
 
 def without_inserted_days(ds: xr.Dataset) -> xr.Dataset:

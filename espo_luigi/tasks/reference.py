@@ -19,6 +19,7 @@ from espo_luigi.science.geometry.cutting import subset_box
 from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
+from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import AdjustedPieceParameter, CalendarParameter, EspoTask, PieceParameter, every_piece
 from espo_luigi.tasks.context import RunContext
@@ -43,6 +44,7 @@ _READ = (
     "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     "extraction.reference.units",
     "extraction.variables_and_units",
+    "variables.*.filling",
     *TABLE,
 )
 
@@ -67,6 +69,12 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
     return credible(in_units(maps, config.extraction.variables_and_units), config.table).assign_coords(coords)
 
 
+def _filled(run: RunContext, ds: xr.Dataset) -> xr.Dataset:
+    return calendar.fill_inserted_days(
+        ds, how={str(name): variable(str(name), run.config.table).filling for name in ds}
+    )
+
+
 class MakeRef(EspoTask):
     """Rule `makeref`: ESPO v2: maps of the whole reference, on its own grid, without cells that its mask leaves out."""
 
@@ -82,7 +90,7 @@ class MakeRef(EspoTask):
         run = self.context
         maps = reference_maps(run, partition.domain_without_buffer(run.config))
         partition.check_land_cells(run, int(stack.land_of(maps).sum()))
-        return chunks.rechunk(maps, dict(run.config.custom.final_chunks) | {"time": 365})
+        return chunks.rechunk(_filled(run, maps), dict(run.config.custom.final_chunks) | {"time": 365})
 
 
 class RefDefault(EspoTask):
@@ -123,7 +131,7 @@ class RefDefault(EspoTask):
         reference, grid = run.production.pieces.cut(run, maps, self.piece)
         stated = {name: text for name, text in maps.attrs.items() if name == STATED_UNITS}
         grid["land"].attrs |= told(checked, "reference") | stated
-        return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
+        return {"reference": chunks.rechunk(_filled(run, reference), run.config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
         """Return the configuration's settings; by default without rechunking on disk: it saves no memory here."""

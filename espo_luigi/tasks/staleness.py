@@ -59,7 +59,7 @@ def fingerprints_of(
     """
     read = {key: _now(run, key) for key in keys}
     if raw is not None:
-        read[f"{FILES_OF}{raw.id}"] = _of_files(raw.files)
+        read[f"{FILES_OF}{raw.id}"] = _of_files(raw)
     found: dict[str, set[str]] = defaultdict(set)
     for recorded in (read, *(_recorded(marker) for marker in inputs if marker is not None)):
         for key, was in recorded.items():
@@ -187,15 +187,16 @@ def _look(run: RunContext, key: str) -> str:
     wanted = key.removeprefix(FILES_OF)
     with suppress(CatalogError):
         if run.reference().id == wanted:
-            return _of_files(run.reference().files)
+            return _of_files(run.reference())
     with suppress(CatalogError):  # a reference that is lost says nothing of a simulation
-        return _of_files(run.simulation(wanted).files)
+        return _of_files(run.simulation(wanted))
     return ""
 
 
-def _of_files(files: Iterable[Path]) -> str:
-    """Return a fingerprint of names, sizes and times; moving the folder does not change it."""
-    return short_hash("\n".join(sorted(map(_described, files))))
+def _of_files(raw: Match) -> str:
+    """Return a fingerprint of names, sizes, times and presets; moving the folder does not change it."""
+    presets = sorted(preset.model_dump_json() for preset in raw.presets)
+    return short_hash("\n".join([*sorted(map(_described, raw.files)), *presets]))
 
 
 def _described(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -238,3 +239,16 @@ def test_a_file_whose_row_could_not_be_read_again_is_left_out_with_the_reason(
     assert path == odd
     assert "cells that cannot be used" in reason and said in reason
     assert [asset.faults for asset in Catalog.from_files([tmp_path / "cat.json"]).assets] == [{}]
+
+
+def test_the_grid_label_chooses_among_the_grids_of_a_cmip6_simulation(tmp_path: Path) -> None:
+    for label, value in (("gn", 1.0), ("gr", 2.0)):
+        ds = daily().assign_attrs(CMIP6_ATTRS, grid_label=label)
+        store(ds.assign(pr=ds["pr"].copy(data=np.full(ds["pr"].shape, value, "float32"))), tmp_path / f"pr_{label}.nc")
+    make_catalog(tmp_path, tmp_path / "cat.json")
+    catalog = Catalog.from_files([tmp_path / "cat.json"])
+    wanted: dict[str, Any] = {"variables_and_freqs": {"pr": "D"}, "periods": ["2015", "2015"]}
+    with pytest.raises(CatalogError, match="gn and gr; add grid_label"):
+        catalog.search(**wanted)
+    found = catalog.search(**wanted, other_search_criteria={"grid_label": "gr"})
+    assert list(found) == [SSP] and float(open_match(found[SSP])["pr"].mean()) == 2.0

@@ -491,7 +491,7 @@ def test_cmip6_keeps_its_join_and_parent_attributes_that_contradict_it_only_warn
         store(tmp_path, variable, (2015, 2016), name=f"{variable}.nc", experiment_id="ssp585", **plain)
     make_catalog(tmp_path, tmp_path / "cat.json")
     with (tmp_path / "cat.csv").open() as file:
-        assert tuple(next(csv.reader(file))) == COLUMNS
+        assert tuple(next(csv.reader(file))) == (*COLUMNS, "grid_label")
     first = only(search(tmp_path, ("2013", "2016")))
     assert not warned(caplog)
     own = parent(variant_label="r2i1p1f1", source_id="CanESM5", mip_era="CMIP6")

@@ -214,7 +214,7 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
             _set("extraction", "simulation", "repairs", to=[{**REPAIR, "what": "mean_of_neighbours", "when": "2014"}]),
             "latitude and longitude of a cell",
         ),
-        (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
+        (_set("extraction", "reference", "CaSR", "fill_in_time", to={"pr": "zero"}), "is a key of simulations only"),
         (
             _set("diagnostics", "properties_and_measures", "change_units_arg", to={"tasmax": "degC", "tasmin": "degC"}),
             "change_units_arg` has no pr, which the property",

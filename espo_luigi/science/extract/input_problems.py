@@ -123,11 +123,16 @@ def end_problems(files: Sequence[RawSeries], period: tuple[str, str]) -> list[Pr
     """Return the days of a period that are missing before the first and after the last day of a variable's files."""
     first, last = min(files, key=lambda raw: raw.days.min()), max(files, key=lambda raw: raw.days.max())
     begin, end = map(first.number, wanted_days(*period, calendar_of(first.data)))
-    gaps = ((first, begin, int(first.days.min()) - 1), (last, int(last.days.max()) + 1, end))
+    gaps = ((first, np.arange(begin, first.days.min())), (last, last.lacked(int(last.days.max()) + 1, end)))
     return [
-        raw.problem("missing_days", f"{raw.missing(count, a, b)} of the period {'-'.join(period)}", a, count)
-        for raw, a, b in gaps
-        if (count := b - a + 1) > 0
+        raw.problem(
+            "missing_days",
+            f"{raw.missing(days.size, *days[[0, -1]])} of the period {'-'.join(period)}",
+            days[0],
+            days.size,
+        )
+        for raw, days in gaps
+        if days.size
     ]
 
 

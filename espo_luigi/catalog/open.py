@@ -16,13 +16,13 @@ import xarray as xr
 
 from espo_luigi.catalog.cmip7 import is_cmip7, searched_names
 from espo_luigi.catalog.criteria import Period
-from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
 from espo_luigi.science.attributes import INSERTED_DAYS
-from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.calendar import TO_MIDPOINT, calendar_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
@@ -87,7 +87,7 @@ def open_match(
         raise DataError(
             f"{match.id}: no file has {', '.join(lacking)} in {years or 'any year'}; correct the catalogue's dates."
         )
-    combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    combined = _combine(match, on_one_grid(pieces), dict(xr_combine_kwargs or {}))
     combined = _with_days(combined, match, may_lack)
     if match.columns.get("mip_era") == "CMIP7":
         # Those that all files share, and that stay true of products: files of a run and of its parent may have several
@@ -203,10 +203,13 @@ def wanted_of(asset: Asset, match: Match) -> list[str]:
     return [name for name in match.variables if name in asset.variables]
 
 
-def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
+def open_years(
+    asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf, *, by_day: bool = True
+) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
 
-    Chunks take `most_bytes` at most, unless a stored chunk is larger.
+    Chunks take `most_bytes` at most, unless a stored chunk is larger. Unless `by_day`, all stamps stay as they are,
+    with the coordinate `TO_MIDPOINT` where times have bounds.
 
     Raises
     ------
@@ -234,13 +237,16 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         unknown = within(named.assign_coords(unknown=to_midpoint.isnull().variable), match.periods)["unknown"]
         if unknown.any():
             raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
-    floored = floor_to_day(named, to_midpoint)
+    if by_day:
+        floored = floor_to_day(named, to_midpoint)
+    else:
+        floored = named if to_midpoint is None else named.assign_coords({TO_MIDPOINT: to_midpoint.variable})
     if asset.until is not None:
         # The days before the next run begins.
         time = floored["time"].dt
         days = (time.year * 100 + time.month) * 100 + time.day
         floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
-    return within(floored, match.periods)
+    return within(floored, match.periods) if by_day else floored
 
 
 def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
@@ -345,7 +351,7 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
     return whole_years(ds, min(int(start[:4]) for start, _ in periods), max(int(end[:4]) for _, end in periods))
 
 
-def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
+def on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
     """Give all pieces the coordinates of the first; a model's files often differ by round-off.
 
     Raises

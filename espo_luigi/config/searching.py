@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -55,7 +55,9 @@ class SearchDataCatalogs(Section):
     variables_and_freqs: Annotated[ByFileName[Frequency], Field(min_length=1)] = Field(
         description="the variables that are wanted, each with its frequency"
     )
-    allow_resampling: Literal[False] = Field(default=False, description="false: the wanted frequency itself is found")
+    allow_resampling: bool = Field(
+        default=False, description="make days of hours (or of 3 or 6) where a variable is not there by day"
+    )
     allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
     match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
     restrict_members: RestrictMembers | None = Field(
@@ -191,6 +193,10 @@ class RepairRow(Section):
         return self
 
 
+Accumulation = Literal["since_midnight", "over_step"]
+_ZONE = _matching(r"UTC([+-](0\d|1[0-4]):[0-5]\d)?|local", "expected UTC, a zone such as UTC-05:00, or local")
+
+
 class Extraction(Section):
     """One of the two inputs, the reference or the simulations."""
 
@@ -210,6 +216,18 @@ class Extraction(Section):
     days_to_fill: tuple[Annotated[str, _DAY], ...] = OmitDefault(
         "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
     )
+    accumulation: Accumulation | Named[Accumulation] = OmitDefault(
+        "what amounts are totals of, of all variables or by variable: `over_step` is the time step", {}
+    )
+    day: Annotated[str, _ZONE] = OmitDefault(
+        "the zone of days that are made of hours: UTC, another such as UTC-05:00, or local, by longitude", "UTC"
+    )
+
+    def accumulated(self, variables: Iterable[str]) -> dict[str, str]:
+        """Return those of a dataset's variables that may be totals, with what they are totals of."""
+        if isinstance(self.accumulation, str):
+            return dict.fromkeys(variables, self.accumulation)
+        return {name: self.accumulation[name] for name in variables if name in self.accumulation}
 
     @property
     def series(self) -> dict[str, str]:

@@ -93,6 +93,17 @@ def _is_number(name: str) -> bool:
     return bool(_registry().parse_units(name).dimensionless)
 
 
+def _ways(source: Any, target: Any) -> list[int]:
+    """How one unit converts to another: 0 as it is, 1 or 2 multiplied or divided by the density of water; or not.
+
+    Compared, not tried: an exception of pint's is part of a cycle with the callers' frames, so that a block's arrays
+    would stay in memory until the garbage collector runs.
+    """
+    density = _registry().parse_units("kg m-3")
+    units = source, source * density, source / density
+    return [way for way, unit in enumerate(units) if unit.dimensionality == target.dimensionality]
+
+
 def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
     """Factor and offset between two units, through liquid water's density where depth meets mass."""
     registry = _registry()
@@ -102,11 +113,7 @@ def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[floa
             f"expected a unit that converts to {target:~cf}. Correct the units."
         )
     density = registry.Quantity(1000.0, "kg m-3")
-    # Compared, not tried: an exception of pint's is part of a cycle with the callers' frames, so that a block's arrays
-    # would stay in memory until the garbage collector runs.
-    units = source, source * density.units, source / density.units
-    ways = [way for way, unit in enumerate(units) if unit.dimensionality == target.dimensionality]
-    if not ways:
+    if not (ways := _ways(source, target)):
         raise DataError(f"cannot convert the units of {what} from {source:~cf} to {target:~cf}.")
 
     def at(value: float) -> float:
@@ -145,6 +152,19 @@ def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
     values = as_floats(data)
     converted = values if (factor, offset) == (1.0, 0.0) else (values * factor + offset).astype(values.dtype)
     return converted.assign_attrs({**data.attrs, "units": units})
+
+
+def rate_of_totals(units: str, wanted: str) -> str:
+    """Return the units that totals of a day have as a rate, m d-1 for m, if only the rate converts to `wanted`.
+
+    Empty for other units, known or not.
+    """
+    try:
+        source, target = _parse(units, "totals"), _parse(wanted, "rates")
+    except DataError:
+        return ""
+    rate = source / _registry().parse_units("day")
+    return f"{rate:~cf}" if wanted and _ways(rate, target) and not _ways(source, target) else ""
 
 
 def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:

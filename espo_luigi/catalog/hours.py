@@ -1,0 +1,198 @@
+"""Opening what a search found by hours as a dataset of days."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from dask.base import tokenize
+
+from espo_luigi.catalog.open import (
+    on_grid_of,
+    on_one_grid,
+    open_fixed,
+    open_grid,
+    open_grid_mapping,
+    open_match,
+    open_years,
+)
+from espo_luigi.catalog.read import Asset
+from espo_luigi.catalog.search import SUB_DAILY, Match
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import TO_MIDPOINT, TimeAxis
+from espo_luigi.science.chunks import join
+from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
+from espo_luigi.science.extract.hours import days_of, lacking
+from espo_luigi.science.extract.input_problems import wanted_days
+from espo_luigi.science.geometry.cells import horizontal_dims
+from espo_luigi.science.geometry.cutting import subset_box
+from espo_luigi.science.units import convert_to, rate_of_totals
+from espo_luigi.science.variables import VARIABLES, Variable, variable
+
+logger = logging.getLogger(__name__)
+
+# The most of a variable's steps that are in memory at a time, unless a stored chunk is larger; and the fewest steps.
+BLOCK_BYTES, FEWEST_STEPS = 64 * 1024**2, 48
+
+
+def open_days(
+    match: Match,
+    *,
+    region: Mapping[str, Any],
+    day: str = "UTC",
+    accumulation: Mapping[str, str],
+    xr_open_kwargs: Mapping[str, Any],
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
+    """Open a match, some of whose variables are there by hours, as daily data of a box; lazy.
+
+    Parameters
+    ----------
+    match : Match
+        A result of `Catalog.search`, with `hours` and periods.
+    region : mapping
+        As of `subset_box`; but a curvilinear grid keeps its values outside, and no column is repeated.
+    day, accumulation
+        As of `days_of`; `accumulation` by variable.
+    xr_open_kwargs : mapping
+        As of `open_match`; chunks are chosen.
+    table : mapping
+        What is known of variables.
+
+    Returns
+    -------
+    xarray.Dataset
+        What `Match.by_day` opens: the match's `variables` as of `open_match`, its fixed fields (y, x), and as far as
+        the files have them, the bounds of cells and the grid mapping. Days that lack too many hours are NaN.
+
+    Raises
+    ------
+    DataError
+        As of `open_match` and `days_of`.
+    """
+    options = {**xr_open_kwargs, "chunks": None}
+    opened = _open_hours(match, options)
+    first = opened[0][2]
+    whole = first.drop_dims("time")
+    cut, places = _cut(whole, region)
+    of_grid = [open_fixed(match, whole, xr_open_kwargs=xr_open_kwargs)]
+    if (placed := on_grid_of(whole, open_grid(opened[0][0], options))) is not None:
+        of_grid.append(placed[[name for name in ("lat_bounds", "lon_bounds") if name in placed]])
+    parts: list[xr.Dataset] = []
+    for name in match.hours:
+        pieces = [(asset, ds) for asset, held, ds in opened if held == name]
+        series = _series(name, pieces, match.hours[name], places, table).assign_coords(cut.coords)
+        axis = TimeAxis.of(series)
+        ends = (wanted_days(*period, axis.calendar) for period in match.periods)
+        made = days_of(
+            series[name],
+            day=day,
+            # Maxima and minima of instants are not of steps.
+            accumulation=accumulation.get(name, "") if match.hours[name] == name else "",
+            periods=tuple((axis.number(start), axis.number(end)) for start, end in ends),
+            table=table,
+        )
+        if told := lacking(series[name], made):
+            logger.warning("%s: %s of %s; days without enough of them are missing", match.id, told, match.hours[name])
+        parts.append(made.to_dataset().assign_attrs(series.attrs))
+    if by_day := tuple(name for name in match.variables if name not in match.hours):
+        assets = tuple(asset for asset in match.assets if not _is_of_hours(asset))
+        daily = open_match(replace(match, assets=assets, variables=by_day, hours={}), xr_open_kwargs=xr_open_kwargs)
+        on_grid = on_grid_of(whole, daily)
+        if on_grid is None:
+            raise DataError(f"{match.id}: {', '.join(by_day)} is on another grid than what is there by hours.")
+        parts.append(on_grid.isel(places).assign_coords(cut.coords))
+    days = xr.merge(parts, join="inner", compat="override", combine_attrs="drop_conflicts")
+    # The names are not those of CMIP7's raw files any more.
+    attrs = {"cat:processing_level": "daily"}
+    fields = {
+        str(name): data.variable
+        for ds in of_grid
+        for name, data in ds.isel(places, missing_dims="ignore").data_vars.items()
+    }
+    held = next(iter(match.hours.values()))
+    mapping = open_grid_mapping(replace(match, assets=(opened[0][0],)), held, xr_open_kwargs=options)
+    if mapping.name:
+        days = days.map(lambda data: data.assign_attrs(grid_mapping=mapping.name))
+        fields[str(mapping.name)] = mapping.variable
+    return days.assign(fields).assign_attrs(attrs)
+
+
+def noon_of(match: Match, name: str, day: str, xr_open_kwargs: Mapping[str, Any]) -> xr.Dataset:
+    """Open the map of the middle of a day, of a variable that is made of hours, in any units; lazy.
+
+    Raises `DataError` if no file has the day.
+    """
+    for _, _, ds in _open_hours(match, {**xr_open_kwargs, "chunks": None}):
+        steps = np.flatnonzero(ds["time"].dt.strftime("%Y-%m-%d").values == day)
+        if steps.size:
+            part = ds[[match.hours[next(iter(match.hours))]]].isel(time=[int(steps[steps.size // 2])])
+            return part.map(as_maps).rename(dict.fromkeys(part.data_vars, name))
+    raise DataError(f"{match.id}: no file has {day}; correct the catalogue's dates.")
+
+
+def _is_of_hours(asset: Asset) -> bool:
+    return asset.columns.get("xrfreq") in SUB_DAILY
+
+
+def _open_hours(match: Match, options: Mapping[str, Any]) -> list[tuple[Asset, str, xr.Dataset]]:
+    """Open the files of variables by hours, on one grid and without Dask: each with the daily variable's name."""
+    pieces = [
+        (asset, name, open_years(asset, replace(match, variables=(held,)), options, by_day=False))
+        for name, held in match.hours.items()
+        for asset in match.assets
+        if _is_of_hours(asset) and held in asset.variables
+    ]
+    return [(asset, name, ds) for (asset, name, _), ds in zip(pieces, on_one_grid(pieces), strict=True)]
+
+
+def _cut(grid: xr.Dataset, region: Mapping[str, Any]) -> tuple[xr.Dataset, dict[str, np.ndarray]]:
+    """Cut a grid to a box: its coordinates there, and the places along each dimension."""
+    dims = horizontal_dims(grid)
+    cut = subset_box(grid.assign({f"place_{dim}": (dim, np.arange(grid.sizes[dim])) for dim in dims}), region)
+    places = {dim: cut[f"place_{dim}"].values for dim in dims}
+    if any(np.unique(at).size < at.size for at in places.values()):  # around the Earth
+        return grid, {}
+    return cut.drop_vars([f"place_{dim}" for dim in dims]), places
+
+
+def _series(
+    name: str,
+    pieces: Sequence[tuple[Asset, xr.Dataset]],
+    held: str,
+    places: Mapping[str, np.ndarray],
+    table: Mapping[str, Variable],
+) -> xr.Dataset:
+    """Join the files of a variable, as `name` (time, y, x), in the table's units, or those of an amount; by Dask."""
+    has_bounds, parts = any(TO_MIDPOINT in ds.coords for _, ds in pieces), list[xr.Dataset]()
+    for asset, ds in sorted(pieces, key=lambda piece: TimeAxis.of(piece[1]).days[0]):
+        variable_of = ds[held].isel(places)
+        data = as_maps(variable_of.copy(data=_chunked(variable_of, asset).data)).rename(name)
+        if not rate_of_totals(str(data.attrs.get("units", "")), variable(name, table).units):
+            data = to_canonical_units(data, asset.path, table)
+        data = convert_to(data, parts[0][name].attrs["units"] if parts else data.attrs["units"])
+        if has_bounds and TO_MIDPOINT not in data.coords:
+            data = data.assign_coords({TO_MIDPOINT: ("time", np.full(data.sizes["time"], np.nan))})
+        dropped = ("grid_mapping", "_FillValue", "missing_value")
+        data.attrs = {key: text for key, text in data.attrs.items() if key not in dropped}
+        parts.append(data.to_dataset().assign_attrs(ds.attrs).drop_encoding())
+    joined: xr.Dataset = join(parts, "time", "drop_conflicts")
+    return joined
+
+
+def _chunked(data: xr.DataArray, asset: Asset) -> xr.Variable:
+    """Return a variable by Dask, in blocks of whole stored chunks: rows as long, and then steps as many, as fit."""
+    encoding = data.encoding
+    stored = encoding.get("chunksizes") or encoding.get("chunks") or (1,) * data.ndim
+    sizes = {dim: min(size, data.sizes[dim]) for dim, size in zip(data.dims, stored, strict=True)}
+    sizes["time"] *= -(-FEWEST_STEPS // sizes["time"])
+    for dim in (*(dim for dim in reversed(data.dims) if dim != "time"), "time"):
+        room = max(BLOCK_BYTES // (4 * math.prod(sizes.values())), 1)
+        sizes[dim] = min(sizes[dim] * room, data.sizes[dim])
+    # Variables that are made of the same steps share them.
+    return data.variable.chunk(sizes, name=f"hours-{tokenize(asset.path, data.name, sizes)}")

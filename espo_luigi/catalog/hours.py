@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import xarray as xr
 from dask.base import tokenize
@@ -36,8 +38,8 @@ from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
 
-# The most of a variable's steps that are in memory at a time, unless a stored chunk is larger; and the fewest steps.
-BLOCK_BYTES, FEWEST_STEPS = 64 * 1024**2, 48
+# Of the steps that are read at a time: the bytes, unless a stored chunk has more; and the least and most steps.
+BLOCK_BYTES, LEAST_STEPS, MOST_STEPS = 64 * 1024**2, 48, 96 * 24
 
 
 def open_days(
@@ -86,7 +88,8 @@ def open_days(
     parts: list[xr.Dataset] = []
     for name in match.hours:
         pieces = [(asset, ds) for asset, held, ds in opened if held == name]
-        series = _series(name, pieces, match.hours[name], places, table).assign_coords(cut.coords)
+        series, read, at_once = _series(name, pieces, match.hours[name], places, table)
+        series = series.assign_coords(cut.coords)
         axis = TimeAxis.of(series)
         ends = (wanted_days(*period, axis.calendar) for period in match.periods)
         made = days_of(
@@ -96,6 +99,8 @@ def open_days(
             accumulation=accumulation.get(name, "") if match.hours[name] == name else "",
             periods=tuple((axis.number(start), axis.number(end)) for start, end in ends),
             table=table,
+            read=read,
+            at_once=at_once,
         )
         if told := lacking(series[name], made):
             logger.warning("%s: %s of %s; days without enough of them are missing", match.id, told, match.hours[name])
@@ -110,11 +115,8 @@ def open_days(
     days = xr.merge(parts, join="inner", compat="override", combine_attrs="drop_conflicts")
     # The names are not those of CMIP7's raw files any more.
     attrs = {"cat:processing_level": "daily"}
-    fields = {
-        str(name): data.variable
-        for ds in of_grid
-        for name, data in ds.isel(places, missing_dims="ignore").data_vars.items()
-    }
+    cuts = [ds.isel(places, missing_dims="ignore") for ds in of_grid]
+    fields = {str(name): data.variable for ds in cuts for name, data in ds.data_vars.items()}
     held = next(iter(match.hours.values()))
     mapping = open_grid_mapping(replace(match, assets=(opened[0][0],)), held, xr_open_kwargs=options)
     if mapping.name:
@@ -167,32 +169,59 @@ def _series(
     held: str,
     places: Mapping[str, np.ndarray],
     table: Mapping[str, Variable],
-) -> xr.Dataset:
-    """Join the files of a variable, as `name` (time, y, x), in the table's units, or those of an amount; by Dask."""
-    has_bounds, parts = any(TO_MIDPOINT in ds.coords for _, ds in pieces), list[xr.Dataset]()
-    for asset, ds in sorted(pieces, key=lambda piece: TimeAxis.of(piece[1]).days[0]):
-        variable_of = ds[held].isel(places)
-        data = as_maps(variable_of.copy(data=_chunked(variable_of, asset).data)).rename(name)
+) -> tuple[xr.Dataset, Callable[[int, int], da.Array], int]:
+    """Return what describes the steps of a variable, `name` (time, y, x), what reads some by Dask, and how many.
+
+    They are in the table's units, or those of an amount. A block is read by itself: blocks that shared what is read
+    would wait for each other in memory.
+    """
+    has_bounds = any(TO_MIDPOINT in ds.coords for _, ds in pieces)
+    in_order = sorted(pieces, key=lambda piece: TimeAxis.of(piece[1]).days[0])
+    sizes = _sizes(in_order[0][1][held].isel(places))
+    units = ""
+
+    def opened(number: int, steps: slice) -> xr.DataArray:
+        asset, ds = in_order[number]
+        part = ds[held].isel({**places, "time": steps})
+        # Variables that are made of the same steps share them.
+        key = f"hours-{tokenize(asset.path, held, steps.start, steps.stop, sizes)}"
+        data = as_maps(part.copy(data=part.variable.chunk(sizes | {"time": -1}, name=key).data)).rename(name)
         if not rate_of_totals(str(data.attrs.get("units", "")), variable(name, table).units):
             data = to_canonical_units(data, asset.path, table)
-        data = convert_to(data, parts[0][name].attrs["units"] if parts else data.attrs["units"])
+        return convert_to(data, units or data.attrs["units"])
+
+    described = []
+    for number, (_, ds) in enumerate(in_order):
+        data = opened(number, slice(0, ds.sizes["time"]))
+        units = units or data.attrs["units"]
         if has_bounds and TO_MIDPOINT not in data.coords:
             data = data.assign_coords({TO_MIDPOINT: ("time", np.full(data.sizes["time"], np.nan))})
         dropped = ("grid_mapping", "_FillValue", "missing_value")
         data.attrs = {key: text for key, text in data.attrs.items() if key not in dropped}
-        parts.append(data.to_dataset().assign_attrs(ds.attrs).drop_encoding())
-    joined: xr.Dataset = join(parts, "time", "drop_conflicts")
-    return joined
+        described.append(data.to_dataset().assign_attrs(ds.attrs).drop_encoding())
+    ends = np.cumsum([0, *(ds.sizes["time"] for ds in described)])
+
+    def read(first: int, last: int) -> da.Array:
+        spans = [(max(first, at) - at, min(last, end) - at) for at, end in pairwise(map(int, ends))]
+        there = [opened(number, slice(*span)).data for number, span in enumerate(spans) if span[0] < span[1]]
+        return da.concatenate(there or [described[0][name].data[:0]])
+
+    whole: xr.Dataset = join(described, "time", "drop_conflicts")
+    return whole, read, sizes["time"]
 
 
-def _chunked(data: xr.DataArray, asset: Asset) -> xr.Variable:
-    """Return a variable by Dask, in blocks of whole stored chunks: rows as long, and then steps as many, as fit."""
-    encoding = data.encoding
-    stored = encoding.get("chunksizes") or encoding.get("chunks") or (1,) * data.ndim
+def _sizes(data: xr.DataArray) -> dict[Hashable, int]:
+    """Return the lengths of blocks of whole stored chunks: days as many as are allowed, and then rows as long, as fit.
+
+    A stored chunk of many steps is read once for each block that has a part of it.
+    """
+    stored = data.encoding.get("chunksizes") or data.encoding.get("chunks") or (1,) * data.ndim
     sizes = {dim: min(size, data.sizes[dim]) for dim, size in zip(data.dims, stored, strict=True)}
-    sizes["time"] *= -(-FEWEST_STEPS // sizes["time"])
-    for dim in (*(dim for dim in reversed(data.dims) if dim != "time"), "time"):
+    for dim in ("time", *(dim for dim in reversed(data.dims) if dim != "time")):
         room = max(BLOCK_BYTES // (4 * math.prod(sizes.values())), 1)
-        sizes[dim] = min(sizes[dim] * room, data.sizes[dim])
-    # Variables that are made of the same steps share them.
-    return data.variable.chunk(sizes, name=f"hours-{tokenize(asset.path, data.name, sizes)}")
+        most = MOST_STEPS if dim == "time" else data.sizes[dim]
+        sizes[dim] = max(min(sizes[dim] * room, most, data.sizes[dim]), sizes[dim])
+    # Where days of stored maps are too large, these are read once for each part of their rows.
+    row, column = (dim for dim in data.dims[-2:])
+    rows = 4 * BLOCK_BYTES // (4 * max(sizes["time"], LEAST_STEPS) * sizes[column])
+    return sizes | {row: max(1, min(sizes[row], rows))}

@@ -33,6 +33,10 @@ class DailyTask(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=2, memory="4GB", time="1000")
     values_in_outputs = 1.0
 
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Have variables that are made of the same hours be computed together."""
+        return {"by_place": True}
+
     @property
     def extraction(self) -> Extraction:
         """What the configuration says of the dataset."""

@@ -12,7 +12,6 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY, TO_MIDPOINT, TimeAxis, day_of
-from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.units import rate_of_totals
 from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
@@ -64,6 +63,8 @@ def days_of(
     accumulation: str = "",
     periods: tuple[tuple[int, int], ...] = (),
     table: Mapping[str, Variable] = VARIABLES,
+    read: Callable[[int, int], da.Array] | None = None,
+    at_once: int = 0,
 ) -> xr.DataArray:
     """Return the daily series of a variable that is there by hours; lazy.
 
@@ -85,6 +86,10 @@ def days_of(
         The first and the last day of the result, as numbers of `TimeAxis`, or several such pairs; by default all days.
     table
         What is known of variables.
+    read
+        Returns the steps from the first to before the last, lazily: `data` then only describes them.
+    at_once
+        How many steps a block of the result is made of; by default those of a block of `data`.
 
     Returns
     -------
@@ -122,17 +127,19 @@ def days_of(
     statistic = "sum" if rate else method
     how = {"steps": steps, "statistic": "since_midnight" if since_midnight else statistic}
     clock = axis.days if since_midnight else middles
-    by_cell, of_a_block = offsets.chunk(data[0].chunksizes).data, max(1, max(data.chunksizes["time"]) // steps)
+    by_cell = offsets.chunk(data[0].chunksizes).data
+    of_a_block = max(1, (at_once or max(data.chunksizes["time"])) // steps)
     blocks = []
     for at in range(0, days.size, of_a_block):
         wanted = days[at : at + of_a_block]
         # One more step before: an amount since midnight may begin there.
-        first = max(int(np.searchsorted(middles, wanted[0] - high - _SECOND)) - 1, 0)
-        last = int(np.searchsorted(middles, wanted[-1] + 1 - low + _SECOND)) + 1
-        part = rechunk_variable(data.variable.isel(time=slice(first, last)), {"time": -1})
-        shape = ((wanted.size,), *part.data.chunks[1:])
+        first = max(int(np.searchsorted(middles, wanted[0] - high - _SECOND)) - since_midnight, 0)
+        last = int(np.searchsorted(middles, wanted[-1] + 1 - low - _SECOND))
+        part = read(first, last) if read else data.variable.isel(time=slice(first, last)).data
+        part = part.rechunk({0: -1})
         given = how | {"clock": clock[first:last], "days": wanted}
-        blocks.append(da.map_blocks(_of_block, part.data, by_cell, chunks=shape, dtype=data.dtype, **given))
+        shape = ((wanted.size,), *part.chunks[1:])
+        blocks.append(da.map_blocks(_of_block, part, by_cell, chunks=shape, dtype=data.dtype, **given))
     coords = {key: coord for key, coord in data.coords.items() if "time" not in coord.dims}
     told = f"{statistic} of {steps} steps a day, day {day}{f', {accumulation}' if accumulation else ''}"
     attrs = {**data.attrs, **names_of(name, table), "comment": told} | ({"units": rate} if rate else {})
@@ -166,7 +173,7 @@ def _of_block(
 ) -> np.ndarray:
     """The days of a block (time, y, x), of cells whose clocks are ahead of UTC by `offsets` (y, x)."""
     made = np.full((days.size, *block.shape[1:]), np.nan, block.dtype)
-    for offset in np.unique(offsets):
+    for offset in np.unique(offsets) if len(block) else ():
         cells = offsets == offset
         part = block.reshape(len(block), -1) if cells.all() else block[:, cells]
         if statistic == "since_midnight":

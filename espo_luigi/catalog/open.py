@@ -146,7 +146,9 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
             # Some files give a field a single time.
             dated = field if "time" in field.dims else field.drop_vars("time", errors="ignore").expand_dims(time=[0])
             try:
-                named = normalise_coordinates(held.drop_vars("time", errors="ignore").assign({name: dated}))
+                # The file may have series, too.
+                without = held.drop_dims("time", errors="ignore").drop_vars("time", errors="ignore")
+                named = normalise_coordinates(without.assign({name: dated}))
                 loaded = as_maps(named[name]).isel(time=0, drop=True).load()
             except DataError as error:
                 raise DataError(f"{asset.path}: {error}") from None

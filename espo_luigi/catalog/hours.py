@@ -51,31 +51,12 @@ def open_days(
     xr_open_kwargs: Mapping[str, Any],
     table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
-    """Open a match, some of whose variables are there by hours, as daily data of a box; lazy.
+    """Open a match, some of whose variables are there by hours, as `Match.by_day` opens it; lazy.
 
-    Parameters
-    ----------
-    match : Match
-        A result of `Catalog.search`, with `hours` and periods.
-    region : mapping
-        As of `subset_box`; but a curvilinear grid keeps its values outside, and no column is repeated.
-    day, accumulation
-        As of `days_of`; `accumulation` by variable.
-    xr_open_kwargs : mapping
-        As of `open_match`; chunks are chosen.
-    table : mapping
-        What is known of variables.
-
-    Returns
-    -------
-    xarray.Dataset
-        What `Match.by_day` opens: the match's `variables` as of `open_match`, its fixed fields (y, x), and as far as
-        the files have them, the bounds of cells and the grid mapping. Days that lack too many hours are NaN.
-
-    Raises
-    ------
-    DataError
-        As of `open_match` and `days_of`.
+    It has daily variables as of `open_match`, with NaN for days that lack too many hours, fixed fields (y, x), and as
+    far as the files have them, the bounds of cells and the grid mapping. It is cut to a box as of `subset_box`, but
+    curvilinear grids keep the values outside, and no column is repeated. `accumulation` is by variable, as `day` for
+    `days_of`. Raises `DataError` as `open_match` and `days_of`.
     """
     options = {**xr_open_kwargs, "chunks": None}
     opened = _open_hours(match, options)
@@ -113,28 +94,24 @@ def open_days(
             raise DataError(f"{match.id}: {', '.join(by_day)} is on another grid than what is there by hours.")
         parts.append(on_grid.isel(places).assign_coords(cut.coords))
     days = xr.merge(parts, join="inner", compat="override", combine_attrs="drop_conflicts")
-    # The names are not those of CMIP7's raw files any more.
-    attrs = {"cat:processing_level": "daily"}
     cuts = [ds.isel(places, missing_dims="ignore") for ds in of_grid]
     fields = {str(name): data.variable for ds in cuts for name, data in ds.data_vars.items()}
     held = next(iter(match.hours.values()))
     mapping = open_grid_mapping(replace(match, assets=(opened[0][0],)), held, xr_open_kwargs=options)
     if mapping.name:
-        days = days.map(lambda data: data.assign_attrs(grid_mapping=mapping.name))
+        named = {"grid_mapping": str(mapping.name)}
+        days = days.assign({name: data.assign_attrs(named) for name, data in days.data_vars.items()})
         fields[str(mapping.name)] = mapping.variable
-    return days.assign(fields).assign_attrs(attrs)
+    # The names are not those of CMIP7's raw files any more.
+    return days.assign(fields).assign_attrs({"cat:processing_level": "daily"})
 
 
 def noon_of(match: Match, name: str, day: str, xr_open_kwargs: Mapping[str, Any]) -> xr.Dataset:
-    """Open the map of the middle of a day, of a variable that is made of hours, in any units; lazy.
-
-    Raises `DataError` if no file has the day.
-    """
-    for _, _, ds in _open_hours(match, {**xr_open_kwargs, "chunks": None}):
+    """Open the map of the middle of a day, of a variable made of hours, as `name` (time, y, x) in any units; lazy."""
+    for _, held, ds in _open_hours(match, {**xr_open_kwargs, "chunks": None}):
         steps = np.flatnonzero(ds["time"].dt.strftime("%Y-%m-%d").values == day)
         if steps.size:
-            part = ds[[match.hours[next(iter(match.hours))]]].isel(time=[int(steps[steps.size // 2])])
-            return part.map(as_maps).rename(dict.fromkeys(part.data_vars, name))
+            return as_maps(ds[match.hours[held]].isel(time=[steps[steps.size // 2]])).to_dataset(name=name)
     raise DataError(f"{match.id}: no file has {day}; correct the catalogue's dates.")
 
 
@@ -217,11 +194,12 @@ def _sizes(data: xr.DataArray) -> dict[Hashable, int]:
     """
     stored = data.encoding.get("chunksizes") or data.encoding.get("chunks") or (1,) * data.ndim
     sizes = {dim: min(size, data.sizes[dim]) for dim, size in zip(data.dims, stored, strict=True)}
-    for dim in ("time", *(dim for dim in reversed(data.dims) if dim != "time")):
+    others = [dim for dim in reversed(data.dims) if dim != "time"]
+    for dim in ("time", *others):
         room = max(BLOCK_BYTES // (4 * math.prod(sizes.values())), 1)
         most = MOST_STEPS if dim == "time" else data.sizes[dim]
         sizes[dim] = max(min(sizes[dim] * room, most, data.sizes[dim]), sizes[dim])
     # Where days of stored maps are too large, these are read once for each part of their rows.
-    row, column = (dim for dim in data.dims[-2:])
+    column, row, *_ = others
     rows = 4 * BLOCK_BYTES // (4 * max(sizes["time"], LEAST_STEPS) * sizes[column])
     return sizes | {row: max(1, min(sizes[row], rows))}

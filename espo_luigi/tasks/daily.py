@@ -8,7 +8,6 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.catalog.hours import open_days
-from espo_luigi.config import Extraction
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
@@ -18,13 +17,9 @@ from espo_luigi.tasks.ports import temporary, upstream
 TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
 # Cells around the domain, so that what is read later ends where the files' own grid would.
 _MARGIN_CELLS = 2
-_READ = (
-    "accumulation",
-    "day",
-    "extract_dataset.xr_open_kwargs",
-    "search_data_catalogs.variables_and_freqs",
-    "search_data_catalogs.variables_and_freqs.*",
-)
+_SEARCHED = "search_data_catalogs.variables_and_freqs"
+_READ = ("accumulation", "day", "extract_dataset.xr_open_kwargs", _SEARCHED, f"{_SEARCHED}.*")
+_OF_TABLE = (*TABLE, "variables.*.cell_methods")
 
 
 class DailyTask(EspoTask):
@@ -37,12 +32,6 @@ class DailyTask(EspoTask):
         """Have variables that are made of the same hours be computed together."""
         return {"by_place": True}
 
-    @property
-    def extraction(self) -> Extraction:
-        """What the configuration says of the dataset."""
-        extraction: Extraction = getattr(self.context.config.extraction, self.reads_raw)
-        return extraction
-
     def region(self) -> dict[str, Any]:
         """Return the box that is cut."""
         box = self.context.config.domain.arguments()
@@ -50,7 +39,7 @@ class DailyTask(EspoTask):
 
     def compute(self) -> xr.Dataset:
         """Make means, totals, minima and maxima of the days, in blocks of cells and days."""
-        match, extraction = self.raw(), self.extraction
+        match, extraction = self.raw(), getattr(self.context.config.extraction, self.reads_raw)
         return open_days(
             match,
             region=self.region(),
@@ -67,8 +56,7 @@ class Daily(DailyTask):
     sim_id = SimulationParameter()
     reads_raw = "simulation"
     out_daily = temporary("{sim_id}+{domain}+daily.zarr")
-    reads = ("domain", "custom.sim_period", *(f"extraction.simulation.{key}" for key in _READ), *TABLE,
-             "variables.*.cell_methods")  # fmt: skip
+    reads = ("domain", "custom.sim_period", *_OF_TABLE, *(f"extraction.simulation.{key}" for key in _READ))
 
 
 class RefDaily(DailyTask):
@@ -76,8 +64,7 @@ class RefDaily(DailyTask):
 
     reads_raw = "reference"
     out_daily = temporary("{ref_source}+{domain}+daily.zarr")
-    reads = ("domain", "custom.ref_period", *(f"extraction.reference.{key}" for key in _READ), *TABLE,
-             "variables.*.cell_methods")  # fmt: skip
+    reads = ("domain", "custom.ref_period", *_OF_TABLE, *(f"extraction.reference.{key}" for key in _READ))
 
     def reading(self) -> list[str]:
         """Return, too, the key of the boxes that contain the pieces."""

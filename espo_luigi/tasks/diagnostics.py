@@ -395,7 +395,8 @@ class DiagExtract(DomainDiagTask):
     def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the whole domain."""
         config = self.context.config
-        opened = self.context.open(self.days(), config.extraction.simulation)
+        match = self.days()
+        opened = self.context.open(match, config.extraction.simulation)
         extracted = extract.extract(
             opened,
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
@@ -403,7 +404,7 @@ class DiagExtract(DomainDiagTask):
             region=config.domain.arguments(),
             table=config.table,
         )
-        bounded = extracted.assign_coords(cell_bounds(self.context, self.days(), opened))
+        bounded = extracted.assign_coords(cell_bounds(self.context, match, opened))
         return rechunk(without_inserted_days(bounded), maps_in_a_file(extracted))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

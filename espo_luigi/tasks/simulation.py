@@ -77,7 +77,8 @@ class Extract(EspoTask):
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
         extraction, region = config.extraction.simulation, config.domain.arguments()
-        opened = self.context.open(self.days(), extraction)
+        match = self.days()
+        opened = self.context.open(match, extraction)
         dataset = extract.extract(
             opened,
             variables_and_freqs=extraction.series,
@@ -93,10 +94,10 @@ class Extract(EspoTask):
             repaired = quality.with_repairs_marked(repaired, converted, with_repairs)
         if extraction.create_mask is not None:
             where = dict(extraction.create_mask.arguments())
-            fixed = open_fixed(self.days(), opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
+            fixed = open_fixed(match, opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
             mask = create_mask(fixed[where.pop("variable")], **where)
             repaired = repaired.assign_coords(mask=subset_box(mask.to_dataset(), region)["mask"].variable)
-        repaired = repaired.assign_coords(cell_bounds(self.context, self.days(), opened))
+        repaired = repaired.assign_coords(cell_bounds(self.context, match, opened))
         made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)

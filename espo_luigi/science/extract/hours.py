@@ -66,36 +66,27 @@ def days_of(
     read: Callable[[int, int], da.Array] | None = None,
     at_once: int = 0,
 ) -> xr.DataArray:
-    """Return the daily series of a variable that is there by hours; lazy.
+    """Return the daily series of a variable that is there by hours; lazy, in blocks of days.
 
     The statistic is that of the variable's `cell_methods` in the table: mean, maximum or minimum; of amounts (m,
-    J m-2), it is the total. A step belongs to the day that holds the middle of its interval, or else its stamp.
-    A day without 11 of 30 of its steps, or 5 of 30 in a row, is missing; a total, if any step is missing.
+    J m-2), the total. A step belongs to the day that holds the middle of its interval, or else its stamp. A day without
+    11 of 30 of its steps, or 5 of 30 in a row, is NaN; a total, without any. `comment` tells how it is made.
 
     Parameters
     ----------
     data
-        (time, y, x), in any part of a day, by Dask; `lat` and `lon`. The coordinate `days_to_midpoint` (time), if it is
-        there, has the days from each stamp to the middle of its interval.
+        (time, y, x) by Dask, with `lon`, and `TO_MIDPOINT` where times have bounds. Made days have the table's units.
     day
         The zone of days: UTC, UTC-05:00, or local, which is by longitude.
     accumulation
-        ``over_step``: amounts, fluxes and extremes are those of the step that ends at the stamp. ``since_midnight``:
-        amounts are those since 00 UTC; the stamp of 00 UTC has the whole day's.
+        ``over_step``: amounts, fluxes and extremes are of the step that ends at the stamp. ``since_midnight``: amounts
+        are since 00 UTC, whose stamp has the whole day before.
     periods
-        The first and the last day of the result, as numbers of `TimeAxis`, or several such pairs; by default all days.
-    table
-        What is known of variables.
+        First and last days, as numbers of `TimeAxis`; by default, all that steps belong to.
     read
-        Returns the steps from the first to before the last, lazily: `data` then only describes them.
+        Returns the steps from the first to before the last, in place of `data`, which then only describes them.
     at_once
-        How many steps a block of the result is made of; by default those of a block of `data`.
-
-    Returns
-    -------
-    xarray.DataArray
-        (time, y, x) in the table's units, all days of `periods` between the first and the last step; in blocks of days.
-        The attribute `comment` tells how it is made.
+        How many steps make a block; by default those of a block of `data`.
 
     Raises
     ------

@@ -36,11 +36,11 @@ def since_midnight(hourly: xr.Dataset) -> xr.Dataset:
     return hourly.assign(pr=xr.concat(made, "valid_time").assign_coords(times).assign_attrs(units="m"))
 
 
-def write_months(ds: xr.Dataset, folder: Path) -> Path:
-    """Write a file for each variable and month."""
+def write_months(ds: xr.Dataset, folder: Path, by: str = "%Y%m") -> Path:
+    """Write a file for each variable and month, or year."""
     folder.mkdir(parents=True)
     for name in map(str, ds.data_vars):
-        for month, part in ds[[name]].groupby(ds["valid_time"].dt.strftime("%Y%m")):
+        for month, part in ds[[name]].groupby(ds["valid_time"].dt.strftime(by)):
             sizes = tuple(min(*pair) for pair in zip((185, 3, 4), part[name].shape, strict=True))
             how = {name: {"chunksizes": sizes, "zlib": True, "complevel": 1}}
             part.to_netcdf(folder / f"{name}_{month}.nc", encoding=how)

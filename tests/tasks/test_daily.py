@@ -74,7 +74,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     land = since_midnight(weather("1999-01-01", "2001-01-02T23"))
     write_months(land.sel(valid_time=land["valid_time"] != LOST), folder / "land")
     model = weather("1999-01-01", "2001-01-02T23", np.arange(43.0, 51, 2), np.arange(284.0, 300, 2.5))
-    write_months(model, folder / "model")
+    write_months(model, folder / "model", "%Y")
     for name in ("Land", "Model"):
         make_catalog(folder / name.lower(), folder / f"{name}.json", source=name)
     configure(folder)

@@ -24,8 +24,8 @@ the same with `--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 2
 stores, of a group in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells
 may take less memory. Of v2, the rows of indicators, and of what is made of them, are of 80 to 10 000 cells on 26
 November 2026. Until the table is measured again, Summaries has the sums of what SeriesSummary and YearlySums took,
-which is too much, and FlagDetails an estimate; CoarseReference and
-Downscale have what 8 to 21 coarse cells of the demo took. All rules that `--table` measures have `flags`.
+which is too much, and FlagDetails an estimate; CoarseReference and Downscale have what 8 to 21 coarse cells of the
+demo took, Daily and RefDaily what `daily.py` printed. All rules that `--table` measures have `flags`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
 
 # The stages of the workflow of 2024 by the modules of their rules; then the rules of ESPO v2 that it lacks.
 STAGES = {
-    "Raw data": ("inputs", "simulation", "reference"),
+    "Raw data": ("inputs", "daily", "simulation", "reference"),
     "Adjustment": (
         "adjustment",
         "downscaling",

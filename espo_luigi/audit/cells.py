@@ -122,8 +122,17 @@ def _nearest(run: RunContext, apart: Sequence[np.ndarray]) -> tuple[float, int, 
 
 
 def extracted(sim_id: str) -> xr.Dataset:
-    """Return what `Extract` makes of a simulation, lazily, from the raw files."""
-    made = Extract(sim_id=sim_id).compute([])
+    """Return what `Extract` makes of a simulation, lazily, from the raw files.
+
+    Raises `StoreError` if they are by hours, which are not read again, and the store of their days is gone.
+    """
+    task = Extract(sim_id=sim_id)
+    if task.raw().hours and not store.is_complete(daily := task.in_daily().path):
+        raise StoreError(
+            f"the files of {sim_id} are by hours, which are not read again for a cell, and {daily} is gone. "
+            f"Make it again: `espo make {daily}`"
+        )
+    made = task.compute([], [])
     assert isinstance(made, xr.Dataset)
     return made
 

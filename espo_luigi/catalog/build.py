@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region, searched_names, suffix_of
-from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
 from espo_luigi.catalog.presets import Preset
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
@@ -29,7 +29,7 @@ from espo_luigi.errors import CatalogError, EspoError, as_cell, as_text
 from espo_luigi.files import read_object
 from espo_luigi.replacing import Judge, by_content, by_digest, check_ours, digest_of_ours, write_ours
 from espo_luigi.science.attributes import FREQUENCY_BY_LETTER
-from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
+from espo_luigi.science.calendar import SECONDS_PER_DAY, TO_MIDPOINT, floor_to_day
 from espo_luigi.science.geometry.cells import COORDINATE_NAMES, coordinate_names
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ _PARENT_ATTRIBUTES = {
     "parent_member": "parent_variant_label",
 }
 
-_FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h"}
-_XRFREQ_OF_DAYS = ((1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
+_FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h", "30min": "30min"}
+_XRFREQ_OF_DAYS = ((1 / 48, "30min"), (1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
 _FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()}
 # Hindcasts of DCPP begin with the year of their start: s1960-r1i1p1f1.
 _MEMBER = r"(?:s\d+-)?r\d+i\d+p\d+(?:f\d+)?"

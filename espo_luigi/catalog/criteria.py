@@ -238,7 +238,7 @@ def bounds(period: Period) -> tuple[datetime, datetime]:
 
 
 def covering(
-    assets: Sequence[Asset], periods: Sequence[Period], whole: Period | None = None
+    assets: Sequence[Asset], periods: Sequence[Period], whole: Period | None = None, around: timedelta = timedelta()
 ) -> tuple[list[Asset], str | None]:
     """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
 
@@ -249,6 +249,8 @@ def covering(
         Each is covered to 99 % of its hours, without overlap.
     whole : (start, end), optional
         Years of which files reach the first and the last day; 30 December is the last in a 360-day calendar.
+    around : timedelta, optional
+        How much files may overlap, and how long before and after a period they are chosen.
 
     Returns
     -------
@@ -264,7 +266,7 @@ def covering(
         return [], f"no date_start or date_end for {undated.path}"
     for period in periods:
         begin, end = bounds(period)
-        if latest := next((pair for pair in itertools.pairwise(dated) if pair[0][1] > pair[1][0]), None):
+        if latest := next((pair for pair in itertools.pairwise(dated) if pair[0][1] - around > pair[1][0]), None):
             paths = " and ".join(asset.path for *_, asset in latest)
             return [], f"{paths} overlap in time; leave one of them out of the catalogue, or exclude it"
         shared = sum((_shared(asset, begin, end) for *_, asset in dated), timedelta()) / (end - begin)
@@ -280,7 +282,8 @@ def covering(
             f"covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of {'-'.join(whole)}: add the missing files to "
             "the catalogue, or exclude the dataset"
         )
-    return [asset for *_, asset in dated if not periods or overlaps(asset, periods)], None
+    spans = [(begin - around, end + around) for begin, end in map(bounds, periods)]
+    return [asset for *_, asset in dated if not periods or any(_shared(asset, *span) for span in spans)], None
 
 
 def _stretches(dated: Sequence[tuple[datetime, datetime, Asset]], begin: datetime, end: datetime) -> str:

@@ -24,12 +24,10 @@ from espo_luigi.catalog.read import expected_url, is_url, without_scheme
 from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes
-from espo_luigi.science.calendar import EPOCH, SECONDS_PER_DAY, SYNONYMS
+from espo_luigi.science.calendar import EPOCH, SECONDS_PER_DAY, SYNONYMS, TO_MIDPOINT
 from espo_luigi.science.netcdf import check_extent, check_hdf5
 from espo_luigi.science.stations import from_ragged
 
-# The coordinate with the days from a stamp to the middle of its interval.
-TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
 # On a small grid, several years make a chunk: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2

@@ -16,14 +16,21 @@ import xarray as xr
 
 from espo_luigi.catalog.cmip7 import is_cmip7, searched_names
 from espo_luigi.catalog.criteria import Period
-from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.catalog.stations import is_stations, open_stations
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import passes
 from espo_luigi.science.attributes import INSERTED_DAYS, STATED_UNITS
-from espo_luigi.science.calendar import calendar_of, day_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.calendar import (
+    TO_MIDPOINT,
+    calendar_of,
+    day_of,
+    floor_to_day,
+    insert_days,
+    whole_years,
+)
 from espo_luigi.science.chunks import join
 from espo_luigi.science.extract.dataset import as_maps, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days, wanted_days
@@ -91,7 +98,7 @@ def open_match(
         raise DataError(
             f"{match.id}: no file has {', '.join(lacking)} in {years or 'any year'}; correct the catalogue's dates."
         )
-    combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    combined = _combine(match, on_one_grid(pieces), dict(xr_combine_kwargs or {}))
     combined = _with_days(combined, match, may_lack)
     if match.columns.get("mip_era") == "CMIP7":
         # Those that all files share, and that stay true of products: files of a run and of its parent may have several
@@ -155,7 +162,9 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
             # Some files give a field a single time.
             dated = field if "time" in field.dims else field.drop_vars("time", errors="ignore").expand_dims(time=[0])
             try:
-                named = normalise_coordinates(held.drop_vars("time", errors="ignore").assign({name: dated}))
+                # The file may have series, too.
+                without = held.drop_dims("time", errors="ignore").drop_vars("time", errors="ignore")
+                named = normalise_coordinates(without.assign({name: dated}))
                 loaded = as_maps(named[name]).isel(time=0, drop=True).load()
             except DataError as error:
                 raise DataError(f"{asset.path}: {error}") from None
@@ -218,10 +227,14 @@ def open_years(
     open_kwargs: Mapping[str, Any],
     most_bytes: float = math.inf,
     table: Mapping[str, Variable] = VARIABLES,
+    *,
+    by_day: bool = True,
 ) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
 
-    Chunks take `most_bytes` at most, unless a stored chunk is larger. Units are those that the match states.
+    Chunks take `most_bytes` at most, unless a stored chunk is larger. Units are those that the match states. Unless
+    `by_day`, all stamps stay as they are, with the coordinate `TO_MIDPOINT` where times have bounds, and amounts do not
+    become rates.
 
     Raises
     ------
@@ -249,20 +262,20 @@ def open_years(
         unknown = within(named.assign_coords(unknown=to_midpoint.isnull().variable), match.periods)["unknown"]
         if unknown.any():
             raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
-    floored = floor_to_day(named, to_midpoint)
+    if by_day:
+        floored = floor_to_day(named, to_midpoint)
+    else:
+        floored = named if to_midpoint is None else named.assign_coords({TO_MIDPOINT: to_midpoint.variable})
     if asset.until is not None:
         # The days before the next run begins.
         time = floored["time"].dt
         days = (time.year * 100 + time.month) * 100 + time.day
         floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
     for name in wanted_of(asset, match):
-        units, accumulation = dict(match.units), {*match.accumulation}
-        if asset.preset:
-            units, accumulation = asset.preset.units | units, accumulation | {*asset.preset.accumulations([name])}
-        wanted = variable(name, table).units
-        told = with_stated_units(floored[name], wanted, units=units.get(name, ""), is_total=name in accumulation)
+        wanted, is_total = variable(name, table).units if by_day else "", name in match.accumulation
+        told = with_stated_units(floored[name], wanted, units=match.units.get(name, ""), is_total=is_total)
         floored = floored.assign({name: told}) if STATED_UNITS in told.attrs else floored
-    return within(floored, match.periods)
+    return within(floored, match.periods) if by_day else floored
 
 
 def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
@@ -379,7 +392,7 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
     return whole_years(ds, min(int(start[:4]) for start, _ in periods), max(int(end[:4]) for _, end in periods))
 
 
-def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
+def on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
     """Give all pieces the coordinates of the first; a model's files often differ by round-off.
 
     Raises

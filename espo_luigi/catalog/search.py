@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,12 @@ logger = logging.getLogger(__name__)
 _OF_ONE_GRID = ("grid_label", "region")
 """Columns of CMIP7 that are the same for all files of a dataset: grids never mix."""
 
+SUB_DAILY = ("30min", "h", "3h", "6h")
+"""The `xrfreq` of what days may be made of."""
+
+# Files of hours may end with 0 UTC of the next file's first day; the first and the last day may need those around.
+_A_DAY = timedelta(days=1)
+
 _SHOWN = 5
 """How many faulty rows a message names."""
 
@@ -67,6 +73,8 @@ class Match:
     """What the configuration states as the units of variables, in place of the files'."""
     accumulation: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The variables whose amounts are totals, with what they are accumulated over."""
+    hours: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The variables that are made of hours (or of 3 or 6), each with its name in the files: of tasmax, maybe tas."""
 
     @property
     def files(self) -> list[Path]:
@@ -89,10 +97,20 @@ class Match:
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
         names = OF_RAW_DATA[variable] if variable in self.derived else (variable,)
-        holding = tuple(asset for asset in self.assets if set(names) & set(asset.variables))
+        hours = {name: held for name, held in self.hours.items() if name in names}
+        held = {hours.get(name, name) for name in names}
+        holding = tuple(asset for asset in self.assets if held & set(asset.variables))
         that_day = tuple(row for row in holding if (row.start or day) <= day and (row.end is None or day < row.end))
         year = str(day.year)
-        return replace(self, assets=that_day or holding, variables=names, derived=(), periods=((year, year),), fixed={})
+        part = replace(self, assets=that_day or holding, variables=names, hours=hours)
+        return replace(part, derived=(), periods=((year, year),), fixed={})
+
+    def by_day(self, path: Path) -> Match:
+        """Return the dataset as the store that `Daily` has made of it at `path` has it, fixed fields included."""
+        columns = {**self.columns, "xrfreq": "D", "frequency": "day", "format": "zarr"}
+        made = Asset({**columns, "path": str(path)}, self.variables, str(path))
+        fixed = dict.fromkeys(self.fixed, made)
+        return replace(self, assets=(made,), columns=columns, fixed=fixed, hours={}, units={}, accumulation={})
 
 
 @dataclass(frozen=True)
@@ -101,6 +119,7 @@ class _Wanted:
     periods: tuple[Period, ...]
     whole: Period | None
     allow_conversion: bool
+    allow_resampling: bool
     fields: tuple[Asset, ...]
     """The usable rows of fixed fields."""
     criteria: Mapping[str, Any]
@@ -120,6 +139,8 @@ class _Wanted:
         pairs = list(self.series.items())
         if self.allow_conversion:
             pairs += [(name, frequency) for variable, frequency in pairs for name in OF_RAW_DATA.get(variable, ())]
+        if self.allow_resampling:
+            pairs += [(name, hours) for variable, _ in pairs for name in made_of(variable) for hours in SUB_DAILY]
         names = asset.variables or tuple(name for name, _ in pairs)
         unknown = "xrfreq" in asset.faults
         if not any(name in names and (unknown or asset.columns["xrfreq"] == frequency) for name, frequency in pairs):
@@ -176,6 +197,7 @@ class Catalog:
         other_search_criteria: Mapping[str, Any] | None = None,
         exclusions: Mapping[str, Any] | None = None,
         allow_conversion: bool = True,
+        allow_resampling: bool = False,
         match_hist_and_fut: bool = False,
         most_members: int | None = None,
         allow_missing: bool = False,
@@ -206,6 +228,8 @@ class Catalog:
             is matched exactly. All criteria must hold; any exclusion excludes.
         allow_conversion : bool
             Whether variables of `OF_RAW_DATA` may be derived; a stored one that covers the periods has priority.
+        allow_resampling : bool
+            Whether a variable that is not there by day may be made of hours, or of 3 or 6 (`Match.hours`).
         match_hist_and_fut : bool
             Copy historical rows to each future experiment of the same run. Futures without history are dropped, even if
             their own files cover the periods.
@@ -248,7 +272,8 @@ class Catalog:
         asked = [] if allow_missing else [name for name in asked if not any(equals(name, one) for one in without)]
         chosen = select(chosen, other_search_criteria or {}, trail, joined=[*joined, *asked])
         fields = tuple(usable_fields(newest, exclusions or {}))
-        wanted = _Wanted(dict(variables_and_freqs), spans, whole, allow_conversion, fields, other_search_criteria or {})
+        how = allow_conversion, allow_resampling
+        wanted = _Wanted(dict(variables_and_freqs), spans, whole, *how, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         columns = {asset.id: asset.columns for asset in reversed(chosen)}
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
@@ -382,7 +407,26 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     ordered = sorted(each_once, key=lambda row: (row.variables, row.columns.get("date_start", ""), row.path))
     rows = [asset.columns for asset in ordered or run]
     columns = {key: cell for key, cell in rows[0].items() if all(row.get(key) == cell for row in rows)} | {"id": name}
-    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed), []
+    hours = {
+        variable: next(held for held in made_of(variable) if held in files[0].variables)
+        for variable, files in chosen.items()
+        if files[0].columns.get("xrfreq") in SUB_DAILY
+    }
+    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed, hours), []
+
+
+def made_of(variable: str) -> tuple[str, ...]:
+    """Return the variables whose hours may make a daily one: itself, and tas if it is tasmax or tasmin."""
+    return (variable, variable[:-3]) if variable.endswith(("max", "min")) else (variable,)
+
+
+def _hours_of(assets: Sequence[Asset], variable: str) -> list[Asset]:
+    """Return the files of the shortest steps of a variable, or of the one whose hours make it."""
+    for name in made_of(variable):
+        for hours in SUB_DAILY:
+            if found := [row for row in assets if name in row.variables and row.columns.get("xrfreq") == hours]:
+                return found
+    return []
 
 
 def _files(
@@ -390,19 +434,23 @@ def _files(
 ) -> tuple[list[Asset], _Objection | None]:
     """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
-    if not having:
-        return [], ("", f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})")
+    by_hours = _hours_of(assets, variable) if frequency == "D" else []
+    remedy = "; `allow_resampling: true` makes days of hours" if by_hours else ""
+    if not having and not (by_hours and wanted.allow_resampling):
+        return [], ("", f"{variable} is missing (there are {listed(values_of(assets, 'variable'))}){remedy}")
     exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
+    is_of_hours = not exact and wanted.allow_resampling
+    exact = by_hours if is_of_hours else exact
     if not exact:
         there = listed(values_of(having, "xrfreq"))
-        return [], ("", f"{variable} has no rows of frequency {frequency} (there are {there})")
+        return [], ("", f"{variable} has no rows of frequency {frequency} (there are {there}){remedy}")
     for column in ("processing_level", "domain", *_OF_ONE_GRID):
         if column in _OF_ONE_GRID and not exact[0].is_cmip7:
             continue
         if len(values := values_of(exact, column)) > 1:
             several = f"{variable} is there with {column} {' and '.join(values)}"
             return [], ("", f"{several}; add {column} to other_search_criteria")
-    chosen, objection = covering(exact, wanted.periods, wanted.whole)
+    chosen, objection = covering(exact, wanted.periods, wanted.whole, _A_DAY if is_of_hours else timedelta())
     if objection and len(labels := values_of(exact, "grid_label")) > 1:
         objection = f"it is there with grid_label {' and '.join(labels)}; add grid_label to other_search_criteria"
     return chosen, (variable, objection) if objection else None

@@ -55,7 +55,9 @@ class SearchDataCatalogs(Section):
     variables_and_freqs: Annotated[ByFileName[Frequency], Field(min_length=1)] = Field(
         description="the variables that are wanted, each with its frequency"
     )
-    allow_resampling: Literal[False] = Field(default=False, description="false: the wanted frequency itself is found")
+    allow_resampling: bool = Field(
+        default=False, description="make days of hours (or of 3 or 6) where a variable is not there by day"
+    )
     allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
     match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
     restrict_members: RestrictMembers | None = Field(
@@ -210,6 +212,7 @@ def _as_mapping(value: Any) -> Any:
 
 
 Accumulation = Literal["since_midnight", "over_step"]
+_ZONE = _matching(r"UTC([+-](0\d|1[0-4]):[0-5]\d)?|local", "expected UTC, a zone such as UTC-05:00, or local")
 
 
 class Extraction(Section):
@@ -237,6 +240,9 @@ class Extraction(Section):
     )
     accumulation: Annotated[Named[Accumulation], BeforeValidator(_as_mapping)] = OmitDefault(
         "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
+    )
+    day: Annotated[str, _ZONE] = OmitDefault(
+        "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude", ""
     )
 
     @property

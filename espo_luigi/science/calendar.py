@@ -34,6 +34,8 @@ SYNONYMS = {
 _ORDER = ("360_day", "noleap", "standard", "all_leap")
 # Calendars all of whose years are equal.
 DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
+# The coordinate with the days from a stamp to the middle of its interval.
+TO_MIDPOINT = "days_to_midpoint"
 SECONDS_PER_DAY = 86400
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"

@@ -3,6 +3,7 @@
 | module | rules |
 |---|---|
 | `inputs` | InputCheck, RefInputCheck |
+| `daily` | Daily, RefDaily |
 | `reference` | MakeRef, RefDefault, ReferenceCalendar, CoarseReference |
 | `simulation` | Extract, Regrid |
 | `adjustment` | Train, Adjust |
@@ -42,6 +43,8 @@ from espo_luigi.tasks.base import SimulationParameter as SimulationParameter
 from espo_luigi.tasks.base import VariableParameter as VariableParameter
 from espo_luigi.tasks.base import every as every
 from espo_luigi.tasks.base import every_piece as every_piece
+from espo_luigi.tasks.daily import Daily as Daily
+from espo_luigi.tasks.daily import RefDaily as RefDaily
 from espo_luigi.tasks.diagnostics import ConcatDiagRefProp as ConcatDiagRefProp
 from espo_luigi.tasks.diagnostics import ConcatenationDiag as ConcatenationDiag
 from espo_luigi.tasks.diagnostics import Diag as Diag

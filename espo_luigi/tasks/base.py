@@ -353,6 +353,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
             return self.context.reference()
         return self.context.simulation(self.wildcards["sim_id"]) if self.reads_raw else None
 
+    def days(self) -> Any:
+        """Return the dataset by day, as `open_match` opens it: `raw`, or the store of `Daily` if that is by hours."""
+        daily = getattr(self, "in_daily", [])
+        return self.raw().by_day(_info(daily).path) if daily else self.raw()
+
     def raw_files(self) -> list[Path]:
         """Return the files of that dataset."""
         raw = self.raw()

@@ -18,6 +18,7 @@ import xarray as xr
 from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, derived_otherwise, open_fixed, open_match, warn_of_dropped
+from espo_luigi.catalog.hours import noon_of
 from espo_luigi.catalog.open import asset_with, open_grid
 from espo_luigi.config import Extraction, OffDiag, Region, RunConfig, load
 from espo_luigi.config.downscaling import MODEL
@@ -206,8 +207,11 @@ class RunContext:
     def reference_on_its_first_day(self) -> xr.Dataset:
         """The reference on the first day of the calibration, as a lazy `land_map`; opens the only file that has it."""
         year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
-        opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
-        day = f"{year}-01-01"
+        match, day = self.reference().on(datetime(int(year), 1, 1), name), f"{year}-01-01"
+        if match.hours:
+            noon = noon_of(match, name, day, extraction.extract_dataset.xr_open_kwargs)
+            return grid.land_map(self.masked(noon)[0][name].isel(time=0, drop=True))
+        opened = self.open(match, extraction)
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day), table=self.config.table)
         if are_points(found):
             self._check_for_stations()
@@ -225,10 +229,13 @@ class RunContext:
                 f"a grid; expected {expected}."
             )
 
-    def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1."""
+    def masked(self, reference: xr.Dataset, match: Match | None = None) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1.
+
+        `match` is what was opened, by default the reference's own files.
+        """
         options = self.config.extraction.reference.extract_dataset
-        fixed = open_fixed(self.reference(), reference, xr_open_kwargs=options.xr_open_kwargs)
+        fixed = open_fixed(match or self.reference(), reference, xr_open_kwargs=options.xr_open_kwargs)
         if not options.mask:
             return reference, fixed
         try:
@@ -395,7 +402,7 @@ class RunContext:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.arguments("data_catalogs", "allow_resampling", "restrict_members")
+        criteria = search.arguments("data_catalogs", "restrict_members")
         criteria["most_members"] = search.most_members
         if search.periods is None:
             custom = self.config.custom
@@ -406,10 +413,13 @@ class RunContext:
         catalog = Catalog.from_files(list(search.data_catalogs))
         if extraction is not self.config.extraction.reference:
             criteria |= {"whole": self.config.custom.span, "tell_dropped": self._drop}
-        return {
-            name: replace(match, units=extraction.units_of(name), accumulation=extraction.accumulated(match.variables))
-            for name, match in catalog.search(**criteria).items()
-        }
+        found: dict[str, Match] = {}
+        for name, match in catalog.search(**criteria).items():
+            units, totals = extraction.units_of(name), extraction.accumulated(match.variables)
+            for preset in match.presets:
+                units, totals = {**preset.units, **units}, preset.accumulations(match.variables) | totals
+            found[name] = replace(match, units=units, accumulation=totals)
+        return found
 
     def _drop(self, sim_id: str, reason: str, columns: Mapping[str, str]) -> None:
         self.dropped[sim_id], self.columns_of_dropped[sim_id] = reason, columns

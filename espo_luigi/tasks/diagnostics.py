@@ -27,7 +27,8 @@ from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
-from espo_luigi.tasks.inputs import TABLE, InputCheck
+from espo_luigi.tasks.daily import TABLE, Daily, of_hours
+from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.production import summarised
@@ -378,6 +379,7 @@ class DiagExtract(DomainDiagTask):
     resources_default = _OF_PACKING
     reads_raw = "simulation"
     in_checked = upstream(InputCheck, "out_problems")
+    in_daily = of_hours(Daily)
     out_raw = temporary("{sim_id}+{domain}+diag-raw.zarr")
     reads = (
         "domain",
@@ -392,10 +394,11 @@ class DiagExtract(DomainDiagTask):
         "regrid.regrid_method",
     )
 
-    def compute(self, checked: list[store.Row]) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the whole domain."""
         config = self.context.config
-        opened = self.context.open(self.raw(), config.extraction.simulation)
+        match = self.days()
+        opened = self.context.open(match, config.extraction.simulation)
         extracted = extract.extract(
             opened,
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
@@ -403,7 +406,7 @@ class DiagExtract(DomainDiagTask):
             region=config.domain.arguments(),
             table=config.table,
         )
-        bounded = extracted.assign_coords(cell_bounds(self.context, self.raw(), opened))
+        bounded = extracted.assign_coords(cell_bounds(self.context, match, opened))
         return rechunk(without_inserted_days(bounded), maps_in_a_file(extracted))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

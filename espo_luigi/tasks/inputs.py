@@ -32,13 +32,12 @@ from espo_luigi.science.units import threshold_in
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
+from espo_luigi.tasks.daily import TABLE, Daily, RefDaily, of_hours
 from espo_luigi.tasks.ports import kept
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
-# What of the table of variables decides the values that are extracted.
-TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
 _TABLE = (*TABLE, "variables.*.possible", "variables.*.raw", "variables.*.wet")
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
@@ -171,6 +170,7 @@ class InputCheck(InputTask):
 
     sim_id = SimulationParameter()
     reads_raw = "simulation"
+    in_daily = of_hours(Daily)
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
     reads = (
         "domain",
@@ -251,7 +251,7 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        examined = functools.partial(self.examined, self.raw(), config.extraction.simulation, regions=[config.domain])
+        examined = functools.partial(self.examined, self.days(), config.extraction.simulation, regions=[config.domain])
         return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
 
 
@@ -259,6 +259,7 @@ class RefInputCheck(InputTask):
     """Rule `ref_input_check`, new against ESPO-G: the problems of the reference's raw files."""
 
     reads_raw = "reference"
+    in_daily = of_hours(RefDaily)
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
@@ -281,9 +282,9 @@ class RefInputCheck(InputTask):
         """Examine the part that `RefDefault` will read for all pieces."""
         config = self.context.config
         run, extraction = self.context, config.extraction.reference
-        masked = (lambda ds: run.masked(ds)[0]) if extraction.extract_dataset.mask else None
+        masked = (lambda ds: run.masked(ds, self.days())[0]) if extraction.extract_dataset.mask else None
         boxes = dict.fromkeys(partition.box_of(run, name) for name in partition.pieces(run))
-        return self.examined(self.raw(), extraction, config.custom.ref_period, boxes, run.mask_variable, masked)
+        return self.examined(self.days(), extraction, config.custom.ref_period, boxes, run.mask_variable, masked)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

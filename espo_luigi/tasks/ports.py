@@ -182,7 +182,7 @@ class InputPort:
     """A named input of a rule: by default, a certain output of a certain upstream task.
 
     Wired on first use, unless something has set the attribute before. `rules` are all that `which`, if given, may
-    return.
+    return, besides None, which makes an empty list of inputs.
     """
 
     rules: tuple[Any, ...]
@@ -203,6 +203,8 @@ class InputPort:
 
     def _wire(self, task: Any) -> Any:
         rule = self.which(task) if self.which else self.rules[0]
+        if rule is None:
+            return []
         taken = wildcard_names(rule)
         fixed = {name: value for name, value in self.fixed.items() if name in taken or not self.which}
         values = {name: value(task) if callable(value) else value for name, value in fixed.items()}
@@ -218,9 +220,9 @@ class InputPort:
 def upstream(rule: Any, output: Named, *, which: Callable[[Any], Any] | None = None, **fixed: Wildcard) -> Any:
     """Declare an input: the port `output` of a rule, with this task's wildcards.
 
-    Of several rules, `which` returns the rule of a task. A keyword fixes a wildcard, if the rule has it; a list makes a
-    list of inputs, several lists one of their combinations. A function of the task may stand for a wildcard, or the
-    port's name.
+    Of several rules, `which` returns the rule of a task, or None if it has no such input. A keyword fixes a wildcard,
+    if the rule has it; a list makes a list of inputs, several lists one of their combinations. A function of the task
+    may stand for a wildcard, or the port's name.
     """
     return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
 

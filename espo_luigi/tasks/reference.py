@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import open_grid_mapping
+from espo_luigi.catalog import Match, open_grid_mapping
 from espo_luigi.config import Region
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, coarse, stack
@@ -23,7 +23,8 @@ from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import AdjustedPieceParameter, CalendarParameter, EspoTask, PieceParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import TABLE, RefInputCheck, told
+from espo_luigi.tasks.daily import TABLE, RefDaily, of_hours
+from espo_luigi.tasks.inputs import RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
@@ -49,10 +50,10 @@ _READ = (
 )
 
 
-def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
+def reference_maps(run: RunContext, match: Match, region: Region) -> xr.Dataset:
     """Return the reference inside a box, over its period, lazily: masked, with its fixed fields as coordinates."""
     config, extraction = run.config, run.config.extraction.reference
-    masked, fixed = run.masked(run.open(run.reference(), extraction))
+    masked, fixed = run.masked(run.open(match, extraction), match)
     maps = extract.extract(
         masked,
         variables_and_freqs=extraction.series,
@@ -64,7 +65,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
     coords = {str(name): field.variable for name, field in fields.data_vars.items()}
     if "rlat" in maps.dims:
         options = extraction.extract_dataset.xr_open_kwargs
-        mapping = open_grid_mapping(run.reference(), run.mask_variable, xr_open_kwargs=options)
+        mapping = open_grid_mapping(match, run.mask_variable, xr_open_kwargs=options)
         coords |= {str(mapping.name): mapping.variable} if mapping.name else {}
     return credible(in_units(maps, config.extraction.variables_and_units), config.table).assign_coords(coords)
 
@@ -82,13 +83,14 @@ class MakeRef(EspoTask):
     values_in_outputs = 1.0
     reads_raw = "reference"
     in_checked = upstream(RefInputCheck, "out_problems")
+    in_daily = of_hours(RefDaily)
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
     reads = (*_READ, "domain", "custom.final_chunks")
 
-    def compute(self, checked: list[store.Row]) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
         """Cut the reference to the whole domain; fails if it has another number of land cells than the run's plan."""
         run = self.context
-        maps = reference_maps(run, partition.domain_without_buffer(run.config))
+        maps = reference_maps(run, self.days(), partition.domain_without_buffer(run.config))
         partition.check_land_cells(run, int(stack.land_of(maps).sum()))
         return chunks.rechunk(_filled(run, maps), dict(run.config.custom.final_chunks) | {"time": 365})
 
@@ -101,6 +103,7 @@ class RefDefault(EspoTask):
     values_in_outputs = 1.0
     reads_raw = "reference"
     in_checked = upstream(RefInputCheck, "out_problems")
+    in_daily = of_hours(RefDaily)
     # Outputs are written in this order, the larger store last: a stopped job resumes from its blocks.
     out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
     reads = (*_READ, "custom.working_chunks")
@@ -124,10 +127,10 @@ class RefDefault(EspoTask):
         keys = self.context.production.pieces.keys()
         return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
-    def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
+    def compute(self, checked: list[store.Row], daily: object) -> dict[str, xr.Dataset]:
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
         run = self.context
-        maps = reference_maps(run, partition.box_of(run, self.piece))
+        maps = reference_maps(run, self.days(), partition.box_of(run, self.piece))
         reference, grid = run.production.pieces.cut(run, maps, self.piece)
         stated = {name: text for name, text in maps.attrs.items() if name == STATED_UNITS}
         grid["land"].attrs |= told(checked, "reference") | stated

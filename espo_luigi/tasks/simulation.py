@@ -35,7 +35,8 @@ from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, RegriddedPieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import TABLE, InputCheck, told
+from espo_luigi.tasks.daily import TABLE, Daily, of_hours
+from espo_luigi.tasks.inputs import InputCheck, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import reference_of_piece
 
@@ -52,6 +53,7 @@ class Extract(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     reads_raw = "simulation"
     in_checked = upstream(InputCheck, "out_problems")
+    in_daily = of_hours(Daily)
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
         "domain",
@@ -73,11 +75,12 @@ class Extract(EspoTask):
         "regrid.regrid_method",
     )
 
-    def compute(self, checked: list[store.Row]) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
         extraction, region = config.extraction.simulation, config.domain.arguments()
-        opened = self.context.open(self.raw(), extraction)
+        match = self.days()
+        opened = self.context.open(match, extraction)
         dataset = extract.extract(
             opened,
             variables_and_freqs=extraction.series,
@@ -93,10 +96,10 @@ class Extract(EspoTask):
             repaired = quality.with_repairs_marked(repaired, converted, with_repairs)
         if extraction.create_mask is not None:
             where = dict(extraction.create_mask.arguments())
-            fixed = open_fixed(self.raw(), opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
+            fixed = open_fixed(match, opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
             mask = create_mask(fixed[where.pop("variable")], **where)
             repaired = repaired.assign_coords(mask=subset_box(mask.to_dataset(), region)["mask"].variable)
-        repaired = repaired.assign_coords(cell_bounds(self.context, self.raw(), opened))
+        repaired = repaired.assign_coords(cell_bounds(self.context, match, opened))
         made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)

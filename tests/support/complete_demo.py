@@ -25,6 +25,7 @@ OF_DOWNSCALING = {tasks.CoarseReference, tasks.Downscale}
 # The rules that are in no run of `All` of 2024: those of ESPO v2, downscaling, the export, known futures, indicators.
 OTHER_RULES = {
     *OF_DOWNSCALING,
+    *(tasks.Daily, tasks.RefDaily),
     *(tasks.MakeRef, tasks.Swap, tasks.Derive, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
     *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.WithheldYears, tasks.PerfectModel),

@@ -76,7 +76,8 @@ def adjusted_pieces(run: Any) -> list[str]:
 
 def adjusted_piece(run: Any, pool: str) -> str:
     """Return the name of the coarse grid on which a pool is adjusted, as a piece."""
-    return COARSE if run.config.downscaling.grid != MODEL else f"{COARSE}-{run.coarse_grid(pool).key}"
+    section = run.config.downscaling
+    return COARSE if section is None or section.grid != MODEL else f"{COARSE}-{run.coarse_grid(pool).key}"
 
 
 def is_coarse(run: Any, piece: str) -> bool:

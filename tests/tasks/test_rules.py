@@ -105,6 +105,8 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
     if name == "Derive":
         configured(clean_up__derive=["tas"])
         monkeypatch.setitem(WILDCARDS, "var", "tas")
+    if name == "Downscale":
+        configured(downscaling={"grid": 0.5, "method": "BCSD"})
     # Whose paths have the catalogue's facets.
     if name in ("Percentiles", "Indicators", "Climatology", "Delta", "WarmingLevels", "Trends", "ReturnLevels"):
         monkeypatch.setitem(WILDCARDS, "sim_id", next(iter(context().simulations)))

@@ -27,7 +27,6 @@ from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan
 from espo_luigi.methods.xsdba import arguments_of
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.chunks import join
-from espo_luigi.science.coarse import CoarseGrid
 from espo_luigi.science.periods import each_period
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.tasks import partition
@@ -116,9 +115,14 @@ class WithheldYears(EspoTask):
 
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap", piece=every_piece)
-    in_coarse = upstream(CoarseReference, "out_reference", calendar="noleap")
+    in_coarse = upstream(CoarseReference, "out_reference", calendar="noleap", piece=lambda task: task.coarse_piece)
     out_errors = kept("perfect_model/withheld+errors.zarr")
     reads = ("custom.ref_period", "downscaling", *(key for key in PerfectPair.reads if key != "perfect_model.periods"))
+
+    @property
+    def coarse_piece(self) -> str:
+        """The coarse grid; of several models', the first."""
+        return next(iter(self.context.coarse_grids))
 
     def reading(self) -> list[str]:
         """Return, too, the keys that are read for each variable."""
@@ -139,7 +143,7 @@ class WithheldYears(EspoTask):
         config, section = self.context.config, self.context.needed("downscaling", "WithheldYears")
         first, last = map(int, config.custom.ref_period)
         halves = (first, (first + last) // 2), ((first + last) // 2 + 1, last)
-        grid, seed = CoarseGrid(section.grid), {"seed": "withheld"}
+        grid, seed = self.context.coarse_grids[self.coarse_piece], {"seed": "withheld"}
         whole = join(reference, STACKED_DIM, what="The pieces of the reference")
         fine = withheld.sampled(whole, coarse, grid, config.perfect_model.cells)
         names, numbers = config.biasadjust.adjusted, grid.numbers(fine["lat"].values, fine["lon"].values)

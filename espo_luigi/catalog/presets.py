@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import xarray as xr
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from espo_luigi.config.messages import explain
+from espo_luigi.config.searching import Accumulation
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.fields import Named, OmitDefault, Section, Unit
@@ -21,7 +22,6 @@ from espo_luigi.fields import Named, OmitDefault, Section, Unit
 FOLDER = Path(__file__).parent / "archives"
 
 _AS_LIST = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-Accumulation = Literal["since_midnight", "over_step"]
 
 
 def _pattern(text: str) -> str:

@@ -412,7 +412,7 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
         for variable, files in chosen.items()
         if files[0].columns.get("xrfreq") in SUB_DAILY
     }
-    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed, hours), []
+    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed, hours=hours), []
 
 
 def made_of(variable: str) -> tuple[str, ...]:

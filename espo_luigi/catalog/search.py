@@ -70,7 +70,7 @@ class Match:
     fixed: Mapping[str, Asset] = field(default_factory=dict, hash=False)
     """The file of each wanted fixed field, which may be that of another member or experiment."""
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What the configuration states as the units of variables, in place of the files'."""
+    """What presets and the configuration state as the units of variables, in place of the files'."""
     accumulation: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The variables whose amounts are totals, with what they are accumulated over."""
     hours: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -412,7 +412,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
         for variable, files in chosen.items()
         if files[0].columns.get("xrfreq") in SUB_DAILY
     }
-    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed, hours=hours), []
+    found = Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed, hours=hours)
+    for preset in found.presets:
+        totals = preset.accumulations(found.variables)
+        found = replace(found, units={**found.units, **preset.units}, accumulation={**found.accumulation, **totals})
+    return found, []
 
 
 def made_of(variable: str) -> tuple[str, ...]:

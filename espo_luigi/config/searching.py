@@ -241,8 +241,8 @@ class Extraction(Section):
     accumulation: Annotated[Named[Accumulation], BeforeValidator(_as_mapping)] = OmitDefault(
         "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
     )
-    day: Annotated[str, _ZONE] = OmitDefault(
-        "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude", ""
+    day: Annotated[str, _ZONE] | None = OmitDefault(
+        "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude", None
     )
 
     @property

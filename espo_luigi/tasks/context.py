@@ -416,9 +416,7 @@ class RunContext:
         found: dict[str, Match] = {}
         for name, match in catalog.search(**criteria).items():
             units, totals = extraction.units_of(name), extraction.accumulated(match.variables)
-            for preset in match.presets:
-                units, totals = {**preset.units, **units}, preset.accumulations(match.variables) | totals
-            found[name] = replace(match, units=units, accumulation=totals)
+            found[name] = replace(match, units={**match.units, **units}, accumulation={**match.accumulation, **totals})
         return found
 
     def _drop(self, sim_id: str, reason: str, columns: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ YEARS = ("1991", "1992")
 def plain(configured: Configure) -> tuple[xr.Dataset, Path]:
     """What `RefDefault` makes of the demo's own reference, and the configuration's file."""
     files = configured(**of_years(1991, 2000, 1991, 1992))
-    return tasks.RefDefault(piece="north").compute([])["reference"].load(), files[0]
+    return tasks.RefDefault(piece="north").compute([], None)["reference"].load(), files[0]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_reference_of_an_archive_gives_the_values_of_the_same_data(
     edit(config.with_name("paths.yml"), lambda content: content["extraction"].pop("reference"))
     forget()
     assert tasks.RefInputCheck().problems() == []
-    made = tasks.RefDefault(piece="north").compute([])["reference"].load()
+    made = tasks.RefDefault(piece="north").compute([], None)["reference"].load()
     last = expected["time"].dt.strftime("%Y-%m-%d") == "1992-12-31"
     for name in ("tasmax", "tasmin", "pr"):
         kept = {"rtol": 1e-5, "atol": 1e-10}

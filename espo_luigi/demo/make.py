@@ -203,7 +203,7 @@ def catalog_row(source: Source, experiment: str, variable: str, path: Path, last
     if source.is_simulation:
         activity = activity_of(source, experiment)
         row |= {"type": "simulation", "mip_era": "CMIP6", "activity": activity, "experiment": experiment}
-        row |= {"member": source.member, "domain": source.domain}
+        row |= {"member": source.member, "domain": source.domain, "grid_label": "gn"}
     if source.driver:
         row |= dict(zip(("driving_model", "driving_member"), source.driver, strict=True))
     return row | {"id": make_id(row)}

@@ -164,7 +164,7 @@ def test_a_sample_that_cannot_be_made_again_is_a_failure_and_not_told_as_missing
     one = sample.Sample("a", cells.Cell("south", 0, 0, 0, 45.0, -70.0), 0.5)
     info = SimpleNamespace(path="a.zarr")
     series = SimpleNamespace(alone=lambda place: None)
-    config = SimpleNamespace(biasadjust=SimpleNamespace(adjusted=("pr",)))
+    config = SimpleNamespace(biasadjust=SimpleNamespace(adjusted=("pr",)), downscaling=None)
     run = SimpleNamespace(simulations=["a"], archives=lambda sim_id: {"pr": info}, config=config)
     monkeypatch.setattr(sample, "context", lambda: run)
     monkeypatch.setattr(sample.store, "is_complete", lambda path: True)

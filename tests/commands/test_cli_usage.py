@@ -153,7 +153,9 @@ def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")
 
 
-def test_the_table_of_rules_has_a_line_of_the_screen_for_each(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_rules_has_a_line_of_the_screen_for_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert cli.main(["rules"]) == 0

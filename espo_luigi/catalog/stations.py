@@ -219,6 +219,9 @@ def _of_table(read: pd.DataFrame, units: dict[str, str]) -> Iterator[Part]:
         match = _WITH_UNITS.fullmatch(str(column))
         name = match[1] if match else str(column)
         rows = table[[STATION, "time"]].assign(value=_numbers(table[column], name, is_sure=bool(match))).dropna()
+        if of_noaa and (flags := f"{name}_ATTRIBUTES") in table:  # measurement, quality, source
+            suspect = table[flags].astype("string").str.split(",").str.get(1).fillna("").str.strip() != ""
+            rows = rows[~suspect.loc[rows.index].astype(bool)]
         # Other tables of NOAA have units that were chosen when they were asked for.
         named = _GHCN.get(name, (name,))[0]
         yield from _in_tenths(_GHCN, name, rows, units) if of_noaa else [(named, rows)] if len(rows) else []

@@ -42,7 +42,10 @@ class Learned(NamedTuple):
 
 
 class QPLAD(Downscaler):
-    """Patterns of the reference's days, by the day's quantile; the mean over a coarse cell is kept."""
+    """Patterns of the reference's days, by the day's quantile.
+
+    The mean over a coarse cell is kept, apart from the amounts of days under the threshold of wet days.
+    """
 
     Arguments = QPLADArguments
     interpolates = False

@@ -82,9 +82,11 @@ def test_tables_of_noaa_by_station_have_tenths(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         '"STATION","DATE","LATITUDE","LONGITUDE","ELEVATION","NAME","PRCP","PRCP_ATTRIBUTES","TMAX","TMAX_ATTRIBUTES"\n'
         '"USW00094728","2000-01-01","40.779","-73.969","42.7","CENTRAL PARK, NY US","  13",",,X,","  100",",,X"\n'
+        '"USW00094728","2000-01-02","40.779","-73.969","42.7","CENTRAL PARK, NY US"," 9999",",X,X,","  956",",I,X"\n'
     )
     ds = open_stations(str(tmp_path / "a.csv"))
-    assert ds["tasmax"].values[0, 0] == 10 and ds["pr"].values[0, 0] == pytest.approx(1.3)
+    np.testing.assert_allclose(ds["tasmax"].values[:2, 0], [10, np.nan])
+    np.testing.assert_allclose(ds["pr"].values[:2, 0], [1.3, np.nan])
     (tmp_path / "a.csv").write_text(
         "ID,DATE,ELEMENT,DATA_VALUE,M_FLAG,Q_FLAG,S_FLAG,OBS_TIME\n"
         "USW00094728,20000101,TMAX,100,,,X,\nUSW00094728,20000102,TMAX,999,,I,X,\n"

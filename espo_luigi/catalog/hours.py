@@ -73,17 +73,18 @@ def open_days(
         series = series.assign_coords(cut.coords)
         axis = TimeAxis.of(series)
         ends = (wanted_days(*period, axis.calendar) for period in match.periods)
+        # Maxima and minima of instants are not of steps.
+        over = accumulation.get(name, "") if match.hours[name] == name else ""
         made = days_of(
             series[name],
             day=day,
-            # Maxima and minima of instants are not of steps.
-            accumulation=accumulation.get(name, "") if match.hours[name] == name else "",
+            accumulation=over,
             periods=tuple((axis.number(start), axis.number(end)) for start, end in ends),
             table=table,
             read=read,
             at_once=at_once,
         )
-        if told := lacking(series[name], made):
+        if told := lacking(series[name], made, over):
             logger.warning("%s: %s of %s; days without enough of them are missing", match.id, told, match.hours[name])
         parts.append(made.to_dataset().assign_attrs(series.attrs))
     if by_day := tuple(name for name in match.variables if name not in match.hours):

@@ -139,9 +139,13 @@ def days_of(
     return to_canonical_units(made, table=table)
 
 
-def lacking(data: xr.DataArray, days: xr.DataArray) -> str:
-    """Return how many steps of these days the series lacks in all cells, and the first day, in words; "" if none."""
-    steps, there = steps_in_a_day(data), np.floor(TimeAxis.of(data).days + _SECOND)
+def lacking(data: xr.DataArray, days: xr.DataArray, accumulation: str = "") -> str:
+    """Return how many steps of these days the series lacks in all cells, and the first day, in words; "" if none.
+
+    A total's stamp is at the end of its step. Days are those of UTC.
+    """
+    steps = steps_in_a_day(data)
+    there = np.floor(TimeAxis.of(data).days - (0.5 / steps if accumulation else 0) + _SECOND)
     wanted = np.floor(TimeAxis.of(days).days)
     count = steps - (np.searchsorted(there, wanted, "right") - np.searchsorted(there, wanted))
     if not (count > 0).any():

@@ -124,6 +124,10 @@ def test_missing_steps_are_counted(hourly: xr.Dataset) -> None:
     lost = tas.sel(time=~tas["time"].isin(tas["time"][[30, 31]]))
     assert lacking(tas, days_of(tas)) == ""
     assert lacking(lost, days_of(lost)) == "2 of 192 steps are missing, the first on 2000-02-27"
+    # The last total of a day has the stamp of 00 UTC of the next.
+    rain = named(hourly)["pr"].sel(time=slice("2000-02-25T01", "2000-03-04T23"))
+    made = days_of(rain, accumulation="over_step")
+    assert lacking(rain, made, "over_step").endswith("steps are missing, the first on 2000-03-04")
 
 
 def test_a_day_whose_hours_are_all_lost_is_missing(hourly: xr.Dataset) -> None:

@@ -128,7 +128,8 @@ class _Writer:
             "format": 1,
             **{key: getattr(self.view, key) or None for key in ("title", "domain", "reference")},
             "grid": self.cells(),
-            "indicators": list(self.indicators.values()),
+            # A temperature, which most people look for, is shown first.
+            "indicators": sorted(self.indicators.values(), key=lambda one: not one["units"].startswith("°C")),
             "scenarios": list(scenarios.values()),
             "maps": maps,
             "plumes": plumes,
@@ -184,6 +185,7 @@ class _Writer:
                 "along": [f"+{value:g} K" if along == LEVEL else str(value) for value in ds[along].values],
                 "parts": first[part].values.tolist() if part else ["year"],
                 "statistics": list(field.statistics),
+                "first": _first(values, list(field.statistics)),
                 "members": field.members,
                 "limits": _limits(values, first),
                 "file": self.numbers(source, field) if are_few else None,
@@ -328,6 +330,14 @@ def _plumes(series: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     bounds = next((list(ds.attrs["bounds"]) for ds in series.values() if "bounds" in ds.attrs), ["value"])
     told = {"years": first["year"].values.tolist(), "parts": first["part"].values.tolist(), "bounds": bounds}
     return {**told, "scenarios": found, "reference": reference and reference["median"]}
+
+
+def _first(values: np.ndarray, statistics: Sequence[str]) -> dict[str, Any]:
+    """What is shown first of a map's values (along, …, statistic, y, x): the last place along with any statistic."""
+    there = np.isfinite(values).any(axis=(-2, -1)).reshape(len(values), -1, len(statistics)).any(axis=1)
+    at = int(np.flatnonzero(there.any(axis=1))[-1])
+    middle = [name for name in ("p50", "mean", *statistics) if name in statistics]
+    return {"along": at, "statistic": next(name for name in middle if there[at, statistics.index(name)])}
 
 
 def _limits(values: np.ndarray, data: xr.DataArray) -> list[float]:

@@ -17,9 +17,9 @@
     const scenarios = index.scenarios.filter(({ id }) => own.some((one) => one.scenario === id && one.of === of));
     const scenario = byId(scenarios, "s");
     const entry = own.find((one) => one.scenario === scenario.id && one.of === of);
-    const alongName = named(entry.along, "h", entry.along.at(-1));
+    const alongName = named(entry.along, "h", entry.along[entry.first?.along ?? entry.along.length - 1]);
     const partName = named(entry.parts, "p");
-    const statisticName = named(entry.statistics, "t", entry.statistics.find((one) => one === "p50"));
+    const statisticName = named(entry.statistics, "t", entry.first?.statistic ?? entry.statistics.find((one) => one === "p50"));
     const units = (of === "change" ? indicator.change.units : indicator.units) ?? "";
     const kind = of === "change" ? indicator.change.kind : "value";
     const digits = espo.decimals(entry.limits[1] - entry.limits[0]);

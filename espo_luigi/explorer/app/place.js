@@ -32,7 +32,7 @@
     redraw = null;
     if (!place) return;
     const own = place.kind === espo.map.geometry.kind;
-    const isEmpty = own && Number.isNaN(scene.valueAt(place.number)); // no file may be there
+    const isEmpty = own && entry.statistics.every((_, one) => Number.isNaN(scene.statisticAt(one, place.number))); // no file may be there
     const series = isEmpty ? null : (await seriesOf(choice).catch(espo.fail)) ?? null;
     const rows = await (own ? changesOf(choice) : changesOfSeries(choice, series));
     if (espo.choice !== choice) return;
@@ -135,16 +135,18 @@
   // Rows of a region or a station: each simulation's means over both periods, and the statistics of their differences.
   function changesOfSeries({ indicator }, series) {
     if (!series) return [];
+    const statistic = (name) => ({ min: d3.min, mean: d3.mean, max: d3.max, value: d3.mean })[name]
+      ?? (/^p\d+$/.test(name) && ((changes) => d3.quantile(changes, name.slice(1) / 100)));
     const mean = (values, [first, last]) => d3.mean(values.filter((_, at) => series.years[at] >= first && series.years[at] <= last));
     return changeMaps(indicator.id).flatMap((entry) => {
       const [own, baseline] = [series.scenarios[entry.scenario], period(entry.baseline)];
-      if (!own || !baseline || !entry.statistics.every((one) => /^(p\d+|value)$/.test(one))) return [];
+      if (!own || !baseline || !entry.statistics.every((one) => statistic(one))) return [];
       return entry.along.filter(period).map((along) => {
         const changes = (own.members.length ? own.members : [own.median]).map((values) => {
           const [before, after] = [mean(values, baseline), mean(values, period(along))];
           return { difference: after - before, quotient: after / before, "per cent": (after / before - 1) * 100 }[indicator.change.kind];
         });
-        return { entry, along, values: entry.statistics.map((one) => d3.quantile(changes, one === "value" ? 0.5 : one.slice(1) / 100)) };
+        return { entry, along, values: entry.statistics.map((one) => statistic(one)(changes)) };
       });
     });
   }

@@ -17,6 +17,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from espo_luigi.commands.views import say
 from espo_luigi.files import leads_out, read_text, write_new
@@ -304,10 +305,24 @@ def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -
 )
 @click.option("--experiments", default="ssp245,ssp585", show_default=True, help="Those of --box.")
 @click.option("--variables", default="tasmax,tasmin,pr", show_default=True, help="Those of --box.")
-def init(folder: Path, start: str, old: Path | None, box: str | None, reference: Path | None, **of_box: Any) -> None:
+@click.pass_context
+def init(
+    asked: click.Context,
+    folder: Path,
+    start: str,
+    old: Path | None,
+    box: str | None,
+    reference: Path | None,
+    **of_box: Any,
+) -> None:
     """Write a folder to start from; it overwrites nothing."""
-    if (box is None) != (reference is None) or (box and old):
-        raise click.UsageError("expected --box and --reference together, and without --import.")
+    given = {name for name in asked.params if asked.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if len(given & {"start", "old", "box"}) > 1:
+        raise click.UsageError("expected one of --from, --import and --box.")
+    if box is None and (alone := sorted(given & {"reference", *of_box})):
+        raise click.UsageError(f"expected --box with {', '.join(f'--{name}' for name in alone)}.")
+    if box is not None and reference is None:
+        raise click.UsageError("expected --reference with --box.")
     texts, mode, run = (files_of(start), 0o666, list[str]()) if old is None else translation_of(old)
     if box and reference:
         texts = box_of(folder, box, reference, **of_box)

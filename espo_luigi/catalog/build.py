@@ -143,8 +143,9 @@ def make_catalog(folder: Path, out: Path, source: str = "", preset: Preset | Non
         newest: dict[tuple[str | None, ...], dict[str, str]] = {}
         for row in sorted(rows, key=lambda row: [int(part) for part in re.findall(r"[0-9]+", row.get("version", ""))]):
             newest[tuple(row.get(column) for column in (*_SAME_FILE, *(() if "version" in row else ("path",))))] = row
-        unreadable += [(Path(row["path"]), "a newer version is there") for row in rows if row not in newest.values()]
-        rows = [row for row in rows if row in newest.values()]
+        kept = {row["path"] for row in newest.values()}
+        unreadable += [(Path(row["path"]), "a newer version is there") for row in rows if row["path"] not in kept]
+        rows = [row for row in rows if row["path"] in kept]
     with _errors_of_the_catalogue():
         write_catalog(rows, out, "espo catalog", preset)
     return CatalogReport(len(rows), unreadable)

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import xarray as xr
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from espo_luigi.config.messages import explain
-from espo_luigi.config.searching import Accumulation
+from espo_luigi.config.searching import ZONE, Accumulation
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.fields import Named, OmitDefault, Section, Unit
@@ -57,9 +57,7 @@ class Preset(Section):
     accumulation: Accumulation | Named[Accumulation] | None = OmitDefault(
         "what amounts of hours are sums of: of the day since 00 UTC, or of the step; also by variable", None
     )
-    day: Annotated[str, Field(pattern=r"^(UTC([+-]\d\d:\d\d)?|local)?$")] = OmitDefault(
-        "the time zone of days: UTC, UTC-05:00, local", ""
-    )
+    day: Literal[""] | Annotated[str, ZONE] = OmitDefault("the time zone of days: UTC, UTC-05:00, local", "")
     leap_years_lack: Annotated[str, Field(pattern=r"^(\d\d-\d\d)?$")] = OmitDefault(
         "the day, as 12-31, that files lack in leap years", ""
     )

@@ -17,6 +17,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from espo_luigi.commands.views import say
 from espo_luigi.files import leads_out, read_text, write_new
@@ -223,17 +224,17 @@ def box_of(
         raise ParameterError(f"--box {box!r}: expected S,N,W,E in degrees, such as 45,46,-74.5,-73") from None
     wanted, chosen = variables.split(","), experiments.split(",")
     raw, rows = read_catalogue(simulations), [row for row in read_catalogue(reference) if row.start and row.end]
-    sources = sorted({row.columns.get("source", "") for row in rows if {*row.variables} & {*wanted}})
+    sources = sorted({row.columns.get("source", "") for row in rows if {*_daily_of(row, wanted)} & {*wanted}})
     if len(sources) > 1:
         raise ParameterError(f"--reference {reference}: got {', '.join(sources)}; expected a catalogue of one of them")
     for option, asked, known in (
-        ("variables", wanted, {one for row in rows for one in row.variables}),
-        ("variables", wanted, {one for row in raw for one in row.variables}),
+        ("variables", wanted, {one for row in rows for one in _daily_of(row, wanted)}),
+        ("variables", wanted, {one for row in raw for one in _daily_of(row, wanted)}),
         ("experiments", chosen, {row.columns.get("experiment", "") for row in raw} - {""}),
     ):
         if lacking := [one for one in asked if one not in known]:
             raise ParameterError(not_one_of(option, lacking[0], sorted(known)))
-    first, last = _calibration([[row for row in rows if one in row.variables] for one in wanted])
+    first, last = _calibration([[row for row in rows if one in _daily_of(row, wanted)] for one in wanted])
     with_range = {"tasmax", "tasmin"} <= {*wanted}
     adjusted = ["dtr" if with_range and one == "tasmin" else one for one in wanted]
     text = Template((_STARTS / "box.yml").read_text("utf-8")).substitute(
@@ -257,6 +258,14 @@ def box_of(
     )
     settings = files_of("demo")["luigi.cfg"].replace(f"{_BESIDE} outcomes.yml", "config = config.yml")
     return {"luigi.cfg": settings.replace(_DEMOS_WORKDIR, "workdir = espo-work"), "config.yml": text}
+
+
+def _daily_of(row: Asset, wanted: Iterable[str]) -> list[str]:
+    """Return a file's variables, and the wanted variables that its hours make."""
+    from espo_luigi.catalog.search import SUB_DAILY, made_of
+
+    is_of_hours = row.columns.get("xrfreq") in SUB_DAILY
+    return [*row.variables, *(one for one in wanted if is_of_hours and {*made_of(one)} & {*row.variables})]
 
 
 def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -> list[Path]:
@@ -304,10 +313,24 @@ def write_new_files(folder: Path, texts: Mapping[str, str], mode: int = 0o666) -
 )
 @click.option("--experiments", default="ssp245,ssp585", show_default=True, help="Those of --box.")
 @click.option("--variables", default="tasmax,tasmin,pr", show_default=True, help="Those of --box.")
-def init(folder: Path, start: str, old: Path | None, box: str | None, reference: Path | None, **of_box: Any) -> None:
+@click.pass_context
+def init(
+    asked: click.Context,
+    folder: Path,
+    start: str,
+    old: Path | None,
+    box: str | None,
+    reference: Path | None,
+    **of_box: Any,
+) -> None:
     """Write a folder to start from; it overwrites nothing."""
-    if (box is None) != (reference is None) or (box and old):
-        raise click.UsageError("expected --box and --reference together, and without --import.")
+    given = {name for name in asked.params if asked.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if len(given & {"start", "old", "box"}) > 1:
+        raise click.UsageError("expected one of --from, --import and --box.")
+    if box is None and (alone := sorted(given & {"reference", *of_box})):
+        raise click.UsageError(f"expected --box with {', '.join(f'--{name}' for name in alone)}.")
+    if box is not None and reference is None:
+        raise click.UsageError("expected --reference with --box.")
     texts, mode, run = (files_of(start), 0o666, list[str]()) if old is None else translation_of(old)
     if box and reference:
         texts = box_of(folder, box, reference, **of_box)

@@ -212,7 +212,7 @@ def _as_mapping(value: Any) -> Any:
 
 
 Accumulation = Literal["since_midnight", "over_step"]
-_ZONE = _matching(r"UTC([+-](0\d|1[0-4]):[0-5]\d)?|local", "expected UTC, a zone such as UTC-05:00, or local")
+ZONE = _matching(r"UTC([+-](0\d|1[0-4]):[0-5]\d)?|local", "expected UTC, a zone such as UTC-05:00, or local")
 
 
 class Extraction(Section):
@@ -241,7 +241,7 @@ class Extraction(Section):
     accumulation: Annotated[Named[Accumulation], BeforeValidator(_as_mapping)] = OmitDefault(
         "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
     )
-    day: Annotated[str, _ZONE] | None = OmitDefault(
+    day: Annotated[str, ZONE] | None = OmitDefault(
         "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude",
         None,
     )

@@ -352,7 +352,7 @@ def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dat
         made[name if together else "scenario"] = own.transpose(*original.dims).assign_attrs(
             {**original.attrs, "history": history, "bias_adjustment": said, "units": unit}
         )
-    for name in {TREATED, QUANTILE} & {*parts[0]}:
+    for name in (name for name in (TREATED, QUANTILE) if name in parts[0]):
         made[name] = _joined([one[name] for one in parts]).transpose(*made["scenario"].dims)
     return xr.Dataset(made)
 

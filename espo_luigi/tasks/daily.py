@@ -17,9 +17,16 @@ from espo_luigi.tasks.ports import temporary, upstream
 TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
 # Cells around the domain, so that what is read later ends where the files' own grid would.
 _MARGIN_CELLS = 2
-_SEARCHED = "search_data_catalogs.variables_and_freqs"
-_READ = ("accumulation", "day", "extract_dataset.xr_open_kwargs", _SEARCHED, f"{_SEARCHED}.*")
+_SERIES = "search_data_catalogs.variables_and_freqs"
+SERIES = (_SERIES, f"{_SERIES}.*")
 _OF_TABLE = (*TABLE, "variables.*.cell_methods")
+
+
+def keys_of_raw(dataset: str, *more: str) -> tuple[str, ...]:
+    """Return the keys that decide how raw files of "simulation" or "reference" are read, with `more` of its section."""
+    units = "units.{sim_id}" if dataset == "simulation" else "units"
+    names = ("accumulation", "extract_dataset.xr_open_kwargs", units, *more)
+    return tuple(f"extraction.{dataset}.{name}" for name in names)
 
 
 class DailyTask(EspoTask):
@@ -56,7 +63,7 @@ class Daily(DailyTask):
     sim_id = SimulationParameter()
     reads_raw = "simulation"
     out_daily = temporary("{sim_id}+{domain}+daily.zarr")
-    reads = ("domain", "custom.sim_period", *_OF_TABLE, *(f"extraction.simulation.{key}" for key in _READ))
+    reads = ("domain", "custom.sim_period", *_OF_TABLE, *keys_of_raw("simulation", "day", *SERIES))
 
 
 class RefDaily(DailyTask):
@@ -64,7 +71,7 @@ class RefDaily(DailyTask):
 
     reads_raw = "reference"
     out_daily = temporary("{ref_source}+{domain}+daily.zarr")
-    reads = ("domain", "custom.ref_period", *_OF_TABLE, *(f"extraction.reference.{key}" for key in _READ))
+    reads = ("domain", "custom.ref_period", *_OF_TABLE, *keys_of_raw("reference", "day", *SERIES))
 
     def reading(self) -> list[str]:
         """Return, too, the key of the boxes that contain the pieces."""

@@ -27,7 +27,7 @@ from espo_luigi.science.geometry.cells import horizontal_dims
 from espo_luigi.science.geometry.cutting import spread_over
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
-from espo_luigi.tasks.daily import TABLE, Daily, of_hours
+from espo_luigi.tasks.daily import TABLE, Daily, keys_of_raw, of_hours
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import CleanUp, ConcatClean, ConcatenationFinal, Move
@@ -385,16 +385,12 @@ class DiagExtract(DomainDiagTask):
         "domain",
         "domain-diag.change_units_arg",
         "domain-diag.period",
-        "extraction.simulation.accumulation",
-        "extraction.simulation.days_to_fill",
-        "extraction.simulation.extract_dataset.xr_combine_kwargs",
-        "extraction.simulation.extract_dataset.xr_open_kwargs",
-        "extraction.simulation.units.{sim_id}",
+        *keys_of_raw("simulation", "days_to_fill", "extract_dataset.xr_combine_kwargs"),
         *TABLE,
         "regrid.regrid_method",
     )
 
-    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object = None) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the whole domain."""
         config = self.context.config
         match = self.days()
@@ -406,7 +402,7 @@ class DiagExtract(DomainDiagTask):
             region=config.domain.arguments(),
             table=config.table,
         )
-        bounded = extracted.assign_coords(cell_bounds(self.context, match, opened))
+        bounded = extracted.assign_coords(cell_bounds(self.context, match, opened, config.regrid.conserved))
         return rechunk(without_inserted_days(bounded), maps_in_a_file(extracted))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

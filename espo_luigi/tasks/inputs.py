@@ -32,7 +32,7 @@ from espo_luigi.science.units import threshold_in
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
-from espo_luigi.tasks.daily import TABLE, Daily, RefDaily, of_hours
+from espo_luigi.tasks.daily import TABLE, Daily, RefDaily, keys_of_raw, of_hours
 from espo_luigi.tasks.ports import kept
 
 logger = logging.getLogger(__name__)
@@ -176,10 +176,7 @@ class InputCheck(InputTask):
         "domain",
         "custom.ref_period",
         "custom.sim_period",
-        "extraction.simulation.accumulation",
-        "extraction.simulation.days_to_fill",
-        "extraction.simulation.extract_dataset.xr_open_kwargs",
-        "extraction.simulation.units.{sim_id}",
+        *keys_of_raw("simulation", "days_to_fill"),
         "health_checks.flags",
         "health_checks.inputs",
         *_TABLE,
@@ -263,11 +260,7 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        "extraction.reference.accumulation",
-        "extraction.reference.days_to_fill",
-        "extraction.reference.extract_dataset.mask",
-        "extraction.reference.extract_dataset.xr_open_kwargs",
-        "extraction.reference.units",
+        *keys_of_raw("reference", "days_to_fill", "extract_dataset.mask"),
         "health_checks.flags",
         "health_checks.inputs",
         *_TABLE,

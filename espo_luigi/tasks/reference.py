@@ -23,7 +23,7 @@ from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import AdjustedPieceParameter, CalendarParameter, EspoTask, PieceParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.daily import TABLE, RefDaily, of_hours
+from espo_luigi.tasks.daily import SERIES, TABLE, RefDaily, keys_of_raw, of_hours
 from espo_luigi.tasks.inputs import RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
 
@@ -36,14 +36,7 @@ SERIES_BYTES = 512 * 1024**2
 # What of the configuration decides the reference's values.
 _READ = (
     "custom.ref_period",
-    "extraction.reference.accumulation",
-    "extraction.reference.days_to_fill",
-    "extraction.reference.extract_dataset.mask",
-    "extraction.reference.extract_dataset.xr_combine_kwargs",
-    "extraction.reference.extract_dataset.xr_open_kwargs",
-    "extraction.reference.search_data_catalogs.variables_and_freqs",
-    "extraction.reference.search_data_catalogs.variables_and_freqs.*",
-    "extraction.reference.units",
+    *keys_of_raw("reference", "days_to_fill", "extract_dataset.mask", "extract_dataset.xr_combine_kwargs", *SERIES),
     "extraction.variables_and_units",
     "variables.*.filling",
     *TABLE,
@@ -87,7 +80,7 @@ class MakeRef(EspoTask):
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
     reads = (*_READ, "domain", "custom.final_chunks")
 
-    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object = None) -> xr.Dataset:
         """Cut the reference to the whole domain; fails if it has another number of land cells than the run's plan."""
         run = self.context
         maps = reference_maps(run, self.days(), partition.domain_without_buffer(run.config))
@@ -127,7 +120,7 @@ class RefDefault(EspoTask):
         keys = self.context.production.pieces.keys()
         return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
-    def compute(self, checked: list[store.Row], daily: object) -> dict[str, xr.Dataset]:
+    def compute(self, checked: list[store.Row], daily: object = None) -> dict[str, xr.Dataset]:
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
         run = self.context
         maps = reference_maps(run, self.days(), partition.box_of(run, self.piece))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, RegriddedPieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.daily import TABLE, Daily, of_hours
+from espo_luigi.tasks.daily import SERIES, TABLE, Daily, keys_of_raw, of_hours
 from espo_luigi.tasks.inputs import InputCheck, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import reference_of_piece
@@ -58,16 +58,15 @@ class Extract(EspoTask):
     reads = (
         "domain",
         "custom.sim_period",
-        "extraction.simulation.accumulation",
-        "extraction.simulation.chunks",
-        "extraction.simulation.create_mask",
-        "extraction.simulation.days_to_fill",
-        "extraction.simulation.extract_dataset.xr_combine_kwargs",
-        "extraction.simulation.extract_dataset.xr_open_kwargs",
-        "extraction.simulation.repairs.{sim_id}",
-        "extraction.simulation.search_data_catalogs.variables_and_freqs",
-        "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
-        "extraction.simulation.units.{sim_id}",
+        *keys_of_raw(
+            "simulation",
+            "chunks",
+            "create_mask",
+            "days_to_fill",
+            "extract_dataset.xr_combine_kwargs",
+            "repairs.{sim_id}",
+            *SERIES,
+        ),
         "extraction.variables_and_units",
         "downscaling.grid",
         "flags",
@@ -75,7 +74,7 @@ class Extract(EspoTask):
         "regrid.regrid_method",
     )
 
-    def compute(self, checked: list[store.Row], daily: object) -> xr.Dataset:
+    def compute(self, checked: list[store.Row], daily: object = None) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
         extraction, region = config.extraction.simulation, config.domain.arguments()
@@ -99,7 +98,8 @@ class Extract(EspoTask):
             fixed = open_fixed(match, opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
             mask = create_mask(fixed[where.pop("variable")], **where)
             repaired = repaired.assign_coords(mask=subset_box(mask.to_dataset(), region)["mask"].variable)
-        repaired = repaired.assign_coords(cell_bounds(self.context, match, opened))
+        of = config.regrid.conserved if config.downscaling is None else config.variables
+        repaired = repaired.assign_coords(cell_bounds(self.context, match, opened, of))
         made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)
@@ -201,12 +201,13 @@ def options_of(run: RunContext, piece: str) -> dict[str, Any]:
     return {**run.config.regrid.options(), "skip_coarser": run.config.regrid.skip_coarser}
 
 
-def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, xr.Variable]:
+def cell_bounds(
+    run: RunContext, match: Match, opened: xr.Dataset, conserved: Collection[str]
+) -> dict[str, xr.Variable]:
     """Return the bounds of the cells of a simulation in the domain, as coordinates for its conservative regridding.
 
-    Nothing if its configuration asks for no such regridding, or its files have no bounds.
+    Nothing if no variables are `conserved`, or its files have no bounds.
     """
-    conserved = run.config.regrid.conserved if run.config.downscaling is None else run.config.variables
     if not conserved:
         return {}
     asset = asset_with(match, conserved)

@@ -178,6 +178,24 @@ def test_era5_of_days_and_of_hours(tmp_path: Path) -> None:
         assert (kept.accumulation, kept.day) == ({"era5": "over_step"}.get(preset, "since_midnight"), "UTC")
 
 
+@pytest.mark.parametrize("preset", ["era5", "era5-land"])
+def test_days_of_amounts_are_only_sums_of_hours(tmp_path: Path, preset: str) -> None:
+    """The Climate Data Store has a day's mean, maximum and minimum of hourly sums, too; ERA5-Land's start at 00 UTC."""
+    held = {"tp": "pr", "ssrd": "rsds", "strd": "rlds"}
+    for statistic, value in (("mean", 3.6e5), ("max", 1e6), ("min", 0.0), ("sum", 8.64e6)):
+        for name in held:
+            ds = grid({name: (value / (1e9 if name == "tp" else 1), "m" if name == "tp" else "J m-2")}, "2000-01-01")
+            stored(ds, tmp_path / f"{name}_0_daily-{statistic}.nc")
+    make_catalog(tmp_path, tmp_path / "cat.json", preset=load_preset(preset))
+    rows = Catalog.from_files([tmp_path / "cat.json"]).assets
+    days = {Path(row.path).stem: row.variables for row in rows}
+    assert {stem: names for stem, names in days.items() if {*names} & {*held.values()}} == (
+        {f"{name}_0_daily-sum": (usual,) for name, usual in held.items()} if preset == "era5" else {}
+    )
+    if preset == "era5":
+        assert means(opened(tmp_path, preset, "ERA5", "pr", "rsds")) == {"pr": 0.0001, "rsds": 100.0}
+
+
 def test_casr(tmp_path: Path) -> None:
     held = {
         "CaSR_v3.2_P_TT_1.5m": (15.0, "deg_C"),
@@ -260,6 +278,7 @@ def test_a_wrong_key_of_ones_own_preset_is_named_with_its_line(tmp_path: Path) -
         ("accumulation: since_midday\n", "since_midnight"),
         ("files: '{source}_{source}'\n", "source"),
         ("leap_years_lack: never\n", "leap_years_lack"),
+        ("day: UTC+99:99\n", "UTC-05:00"),
         ("units: {pr: mmm d-1}\n", "units.pr"),
     ):
         path.write_text(text)

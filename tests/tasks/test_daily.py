@@ -27,7 +27,7 @@ VARIABLES = {"tasmax": "D", "tas": "D", "pr": "D"}
 LOST = np.datetime64("1999-03-05T07")
 
 
-def configure(folder: Path, **reference: object) -> None:
+def configure(folder: Path, simulation: dict[str, object] | None = None, **reference: object) -> None:
     def search(name: str, **more: object) -> dict[str, object]:
         catalogues = {"data_catalogs": [str(folder / f"{name}.json")], "variables_and_freqs": VARIABLES}
         found = {**catalogues, "allow_resampling": True, "other_search_criteria": {"source": name}}
@@ -47,7 +47,7 @@ def configure(folder: Path, **reference: object) -> None:
         "extraction": {
             "ref_source": "Land",
             "reference": search("Land", **{"accumulation": "since_midnight", **reference}),
-            "simulation": search("Model", accumulation={"pr": "over_step"}),
+            "simulation": search("Model", accumulation={"pr": "over_step"}, **(simulation or {})),
             "on_input_problem": {"mislabelled_units": "warn"},
         },
         "regrid": {"regrid_dataset": {"regridder_kwargs": {"extrap_method": "inverse_dist"}}},
@@ -137,13 +137,27 @@ def test_a_plan_knows_the_rules_and_what_they_cost(here: Path) -> None:
         assert Experience([]).expected(task, task.allocation).basis == Basis.TABLE
 
 
-def test_another_zone_makes_days_stale(here: Path, reference: xr.Dataset) -> None:
+def test_another_zone_and_other_units_make_days_stale(here: Path, reference: xr.Dataset) -> None:
     task = tasks.RefDefault(piece="land")
     assert not task.stale()
     try:
         configure(here, day="UTC-05:00")
         assert tasks.RefDaily().stale() == ["extraction.reference.day"]
         assert "extraction.reference.day" in tasks.RefDefault(piece="land").stale()
+        assert not tasks.Daily(sim_id="Model").stale()
+        configure(here, units={"pr": "mm d-1"})
+        assert tasks.RefDaily().stale() == ["extraction.reference.units"]
+    finally:
+        configure(here)
+
+
+def test_its_units_make_a_simulations_days_stale(here: Path) -> None:
+    if not tasks.Daily(sim_id="Model").complete():
+        work(tasks.Daily(sim_id="Model"))
+    try:
+        configure(here, {"units": [{"id": "Model", "variable": "pr", "units": "mm d-1"}]})
+        assert tasks.Daily(sim_id="Model").stale() == ["extraction.simulation.units.Model"]
+        configure(here, {"units": [{"id": "Other", "variable": "pr", "units": "mm d-1"}]})
         assert not tasks.Daily(sim_id="Model").stale()
     finally:
         configure(here)

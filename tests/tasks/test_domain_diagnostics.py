@@ -13,8 +13,10 @@ import xsdba.properties
 from demo_runs import of_years
 
 from espo_luigi import store, tasks
+from espo_luigi.config.downscaling import DownscalingSection
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.science import regrid
+from espo_luigi.tasks import simulation as simulation_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.publish import ends_of_run
@@ -93,6 +95,21 @@ def test_a_diagnosis_waits_for_the_reference_the_products_and_the_raw_series_tha
     assert {one.task_id for one in task.requires()} == {one.task_id for one in expected}
     wanted = {(sim_id, domain) for sim_id in context().simulations for domain in ("Highland", "Lowland")}
     assert {(one.sim_id, one.diag_domain) for one in ends_of_run() if isinstance(one, tasks.Diag)} == wanted
+
+
+def test_the_raw_series_do_not_depend_on_downscaling(
+    in_v2: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives `Extract` bounds of cells, which a diagnosis only needs for a conservative regridding."""
+    in_v2()
+    read = []
+    monkeypatch.setattr(simulation_module, "asset_with", lambda match, names: read.append({*names}) or match.assets[0])
+    config, section = context().config, DownscalingSection(grid=1, method="QPLAD", arguments={"window": 15})
+    monkeypatch.setattr(context(), "config", config.model_copy(update={"downscaling": section}))
+    tasks.DiagExtract(sim_id=simulation()).compute([])
+    assert not read
+    tasks.Extract(sim_id=simulation()).compute([])
+    assert read == [{*config.variables}]
 
 
 def work(task: EspoTask) -> EspoTask:

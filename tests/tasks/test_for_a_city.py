@@ -95,3 +95,20 @@ def test_what_the_catalogues_lack_is_told_with_the_nearest(
     folder = tmp_path / "city"
     assert cli.main(["init", str(folder), *(word for pair in asked.items() for word in pair)]) == 1
     assert told in capsys.readouterr().err and not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--box", BOX, "--reference", "none.json", "--from", "demo"),
+        ("--box", BOX),
+        ("--from", "demo", "--import", "."),
+        *((option, "any") for option in ("--reference", "--simulations", "--experiments", "--variables")),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init", str(tmp_path / "city"), *words]) == 2
+    told = capsys.readouterr().err
+    assert "expected" in told and words[-2] in told and not (tmp_path / "city").exists()

@@ -123,16 +123,22 @@ class Science:
         return Stand(self.calls, name) if callable(real) else real
 
 
+class Found(Stand):
+    """A dataset with daily files, so that no task reads days that `Daily` has made."""
+
+    hours: Mapping[str, str] = MappingProxyType({})
+
+
 class Searched(RunContext):
     """A context whose searches find a single dataset each."""
 
     calls: list[str]
 
     def simulation(self, sim_id: str) -> Any:
-        return Stand(self.calls, "simulation")
+        return Found(self.calls, "simulation")
 
     def reference(self) -> Any:
-        return Stand(self.calls, "reference")
+        return Found(self.calls, "reference")
 
 
 @pytest.fixture()

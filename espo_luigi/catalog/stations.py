@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.files import read_bytes
+from espo_luigi.files import read_bytes, read_text
 from espo_luigi.science.stations import ELEVATION, NAMES, STATION, from_table
 from espo_luigi.science.variables import VARIABLES
 
@@ -110,14 +110,15 @@ def _read(path: str, files: tuple[tuple[Path, int, int], ...]) -> xr.Dataset:
 def _parts(file: Path, units: dict[str, str]) -> Iterator[Part]:
     """Yield the parts of a file; adds the units of its variables to `units`."""
     if file.suffix == ".dly":
-        for name, rows in _of_dly(file.read_text("ascii", "replace")):
+        for name, rows in _of_dly(read_bytes(file, _MOST_BYTES).decode("ascii", "replace")):
             yield from _in_tenths(_GHCN, name, rows, units)
     elif match := _ECAD_FILE.fullmatch(file.name):
-        yield from _in_tenths(_ECAD, match[1], _of_ecad(file.read_text("latin-1"), *match.groups()), units)
+        text = read_text(file, _MOST_BYTES, "latin-1")
+        yield from _in_tenths(_ECAD, match[1], _of_ecad(text, *match.groups()), units)
     elif file.name == "ghcnd-stations.txt":
-        yield STATION, _of_ghcn_stations(file.read_text("utf-8", "replace"))
+        yield STATION, _of_ghcn_stations(read_bytes(file, _MOST_BYTES).decode("utf-8", "replace"))
     elif file.suffix == ".txt":
-        yield STATION, _of_ecad_stations(file.read_text("latin-1"))
+        yield STATION, _of_ecad_stations(read_text(file, _MOST_BYTES, "latin-1"))
     else:
         yield from _of_table(_table(file), units)
 
@@ -181,7 +182,7 @@ def _degrees(text: str) -> float:
 
 def _table(file: Path) -> pd.DataFrame:
     if file.suffix == ".parquet":
-        return pd.read_parquet(file).reset_index()
+        return pd.read_parquet(io.BytesIO(read_bytes(file, _MOST_BYTES))).reset_index()
     content = read_bytes(file, _MOST_BYTES, unzip=file.suffix == ".gz")
     first, _, rest = content[:4096].decode("utf-8-sig", "replace").partition("\n")
     separator = max(",;\t", key=first.count)

@@ -19,6 +19,7 @@ from espo_luigi.config.bias_adjustment import validated_by
 from espo_luigi.downscaling.base import DOWNSCALERS, downscaler_named
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import ByFileName, NothingIsEmpty, Number, OmitDefault, Section, find_file
+from espo_luigi.files import open_regular
 
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
 # The word for the grid of each model.
@@ -31,14 +32,13 @@ def _as_grid(value: Any, info: ValidationInfo) -> Any:
     expected = f"expected the width of the coarse grid's cells, degrees, a file that has its cells, or {MODEL}"
     if not isinstance(value, str) or value == MODEL:
         return value
-    import xarray as xr  # here, as a configuration is loaded without xarray
-
-    from espo_luigi.science.coarse import edges_in
+    from espo_luigi.science.coarse import edges_in  # here, as a configuration is loaded without xarray
+    from espo_luigi.science.netcdf import load_netcdf
 
     path = find_file(value, (info.context or {}).get("folders", ()))
     try:
-        with xr.open_dataset(path) as ds:
-            return edges_in(ds)
+        with open_regular(path) as file:
+            return edges_in(load_netcdf(file, without=["time"]))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}); {expected}") from error
     except DataError as error:

@@ -64,7 +64,8 @@ def write_explorer(view: ExplorerView, out: Path, marker: store.Marker | None = 
     folder, app = out.with_suffix(""), files("espo_luigi.explorer") / "app"
     with as_file(app) as source, written_aside(folder, judge=by_manifest(_MAKER)) as partial:
         copytree(source, partial / "app", ignore=ignore_patterns("explore.html"))
-        page = page_text((source / "explore.html").read_text(encoding="utf-8"), marker)
+        text = files("espo_luigi.explorer").joinpath("app/explore.html").read_text(encoding="utf-8")
+        page = page_text(text, marker)
         _Writer(view, partial, folder.name).write()
         write_manifest(partial, _MAKER, {out.name: [sha256(page.encode()).hexdigest()]})
     with written_aside(out) as partial:
@@ -346,7 +347,8 @@ def _limits(values: np.ndarray, data: xr.DataArray) -> list[float]:
     if "delta_kind" not in data.attrs:
         return [float(end) for end in np.quantile(numbers, [0.005, 0.995])]
     is_quotient = data.attrs["delta_kind"] == "rel."
-    most = float(np.quantile(abs(np.log(numbers[numbers > 0]) if is_quotient else numbers), 0.995))
+    apart = abs(np.log(numbers[numbers > 0])) if is_quotient else abs(numbers)
+    most = float(np.quantile(apart, 0.995)) if apart.size else math.log(1.1)
     return [math.exp(-most), math.exp(most)] if is_quotient else [-most, most]
 
 

@@ -460,8 +460,13 @@ def _in_blocks(daily: xr.Dataset, *, whole: bool = False) -> xr.Dataset:
     """Return daily data cut into blocks of some chunks of the store: maps of four years, or whole series."""
     are_series = whole or stack.STACKED_DIM in daily.dims
     times = -1 if are_series else four_years(daily)
+    sizes = {dim: times if dim == "time" else "auto" for dim in daily.dims}
     with dask.config.set({"array.chunk-size": (1 + are_series) * _BLOCK_BYTES}):
-        return daily.chunk({dim: times if dim == "time" else "auto" for dim in daily.dims}).unify_chunks()
+        # Only data: dask has no size of texts, such as names of stations.
+        cut = {
+            name: one.variable.chunk({dim: sizes[dim] for dim in one.dims}) for name, one in daily.data_vars.items()
+        }
+    return daily.assign(cut).unify_chunks()
 
 
 def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks: Mapping[str, int]) -> xr.Dataset:

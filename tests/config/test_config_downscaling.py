@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,12 @@ def test_wrong_settings_are_refused_by_key(load_with: Load, section: Any, key: s
     with pytest.raises(ConfigurationError, match=re.escape(key)) as refused:
         with_section(load_with, section)
     assert told in str(refused.value)
+
+
+def test_a_pipe_instead_of_a_file_of_cells_is_refused(load_with: Load, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cells.nc")
+    with pytest.raises(ConfigurationError, match=r"downscaling\.grid.*it is a pipe"):
+        with_section(load_with, {"grid": str(tmp_path / "cells.nc"), "method": "BCSD"})
 
 
 def test_no_region_has_the_name_of_a_coarse_grid(load_with: Load) -> None:

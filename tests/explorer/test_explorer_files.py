@@ -71,6 +71,13 @@ def test_numbers_lose_less_than_a_step_and_what_is_missing_stays_so() -> None:
         np.testing.assert_array_equal(unpacked(packed(same))[0], same)
 
 
+def test_changes_without_a_logarithm_have_limits() -> None:
+    quotients = xr.DataArray([0.0, 0.0, np.nan], attrs={"delta_kind": "rel."})
+    assert make._limits(quotients.values, quotients) == pytest.approx([1 / 1.1, 1.1])
+    quotients[2] = 2
+    assert make._limits(quotients.values, quotients) == pytest.approx([0.5, 2])
+
+
 def test_no_text_ends_the_script_or_its_line() -> None:
     line = as_script("a", {HOSTILE: HOSTILE})
     assert line.isascii() and "<" not in line and line.count("\n") == 1

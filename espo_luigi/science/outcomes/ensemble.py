@@ -225,7 +225,8 @@ def _in_blocks(da: xr.DataArray) -> xr.DataArray:
     if not da.chunks:
         return da
     with dask.config.set({"array.chunk-size": _BLOCK_BYTES}):
-        return da.chunk({dim: -1 if dim in (MEMBER, *ALONG) else "auto" for dim in da.dims})
+        cut = da.variable.chunk({dim: -1 if dim in (MEMBER, *ALONG) else "auto" for dim in da.dims})
+    return da.copy(data=cut.data)  # dask has no size of texts, such as names of stations
 
 
 def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, least: Any = None) -> xr.DataArray:

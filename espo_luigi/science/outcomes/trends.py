@@ -105,7 +105,8 @@ def by_period(
             if data.chunks:
                 bytes_read = _BLOCK_BYTES * years * data.dtype.itemsize // (8 * math.prod(sizes.values()))
                 with dask.config.set({"array.chunk-size": bytes_read}):
-                    around = around.chunk({dim: -1 if dim == "year" else "auto" for dim in data.dims})
+                    cut = around.variable.chunk({dim: -1 if dim == "year" else "auto" for dim in data.dims})
+                    around = around.copy(data=cut.data)
             cores: Any = {"input_core_dims": [["year"]], "output_core_dims": [[*sizes]], "output_dtypes": [float]}
             lazy: Any = {"dask": "parallelized", "dask_gufunc_kwargs": {"output_sizes": sizes}}
             enough = data.notnull().sum("year") >= least_years(min_periods, years, freq, data)

@@ -109,7 +109,9 @@ def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_siz
 def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
     v2()
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, run.reference(), partition.domain_without_buffer(run.config)).isel(
+        time=slice(0, 2)
+    )
     cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     lands = np.array([grid["land"].values for _, grid in cut])
     assert lands.sum(axis=0).max() == 1
@@ -169,7 +171,9 @@ def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
 def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any) -> None:
     v2()
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, run.reference(), partition.domain_without_buffer(run.config)).isel(
+        time=slice(0, 2)
+    )
     run.__dict__["land_cells"] = 200
     with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
         run.production.pieces.cut(run, maps, "sr-0")
@@ -180,7 +184,9 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
 def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.Dataset:
     """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, run.reference(), partition.domain_without_buffer(run.config)).isel(
+        time=slice(0, 2)
+    )
     cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")

@@ -36,6 +36,7 @@ from espo_luigi.science.outcomes.natures import means_of, rules_of
 from espo_luigi.science.outcomes.regions import Point
 from espo_luigi.science.quality import COUNTED, rank_of
 from espo_luigi.science.sphere import cell_corners, unit_vectors
+from espo_luigi.science.stations import IDS, NAMES, are_points
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.marker import marked
 from espo_luigi.store.publish import written_aside
@@ -113,7 +114,8 @@ class _Writer:
         self.lat, self.lon = largest["lat"], largest["lon"]
         self.at = {dim: largest[dim].values for dim in (self.y, self.x)}
         shape = tuple(map(len, self.at.values()))
-        self.several = math.ceil((math.prod(shape) / MOST_CELLS) ** 0.5)
+        self.stations = _stations(largest) if are_points(largest) else []
+        self.several = 1 if self.stations else math.ceil((math.prod(shape) / MOST_CELLS) ** 0.5)
         self.land = xr.DataArray(np.zeros(shape, bool), self.at, (self.y, self.x))
         self.indicators: dict[str, dict[str, Any]] = {}
 
@@ -125,17 +127,18 @@ class _Writer:
             each["limits"] = [min(low for low, _ in ends), max(high for _, high in ends)]
         scenarios = {_id(one): _scenario(one) for one in self.view.sources if one.scenario != REFERENCE}
         named = [(name, one, {"id": name, "name": name}) for name, one in self.view.regions.items()]
+        points = [told | {"lon": at.lon, "lat": at.lat} for _, at, told in named if isinstance(at, Point)]
         index = {
             "format": 1,
             **{key: getattr(self.view, key) or None for key in ("title", "domain", "reference")},
-            "grid": self.cells(),
+            "grid": None if self.stations else self.cells(),
             # A temperature, which most people look for, is shown first.
             "indicators": sorted(self.indicators.values(), key=lambda one: not one["units"].startswith("°C")),
             "scenarios": list(scenarios.values()),
             "maps": maps,
             "plumes": plumes,
             "regions": [told | {"lines": _outline(one)} for _, one, told in named if not isinstance(one, Point)],
-            "stations": [told | {"lon": at.lon, "lat": at.lat} for _, at, told in named if isinstance(at, Point)],
+            "stations": self.stations or points,  # maps of stations have values of each
             "flags": flags,
         }
         self.script("lines", self.lines())
@@ -175,6 +178,7 @@ class _Writer:
             shown, robust = self.coarse(ds[[*field.statistics.values()]]), self.coarse(robust, "max")
             values = np.stack([shown[name].transpose(*dims).values for name in shown], len(dims) - 2)
             codes = robust["robust"].transpose(*dims).fillna(255).values.astype(np.uint8)
+            values = values[..., 0] if self.stations else values
             of_map: dict[str, Any] = {"values": packed(values if part else values[:, None])}
             of_map["robust"] = as_base64(codes) if field.robust else None
             yield {
@@ -230,11 +234,13 @@ class _Writer:
         fitting = what_fits(int(self.land.sum()), [(times[key], of) for key, of in every.items()])
         for number, ((freq, name), sources) in enumerate(every.items()):
             data, key = display.in_celsius(sources[0].indicators()[name]), f"plumes/{number}/"
-            of_cells = fitting and self.several == 1
+            of_cells = fitting and self.several == 1 and not self.stations
             found: dict[str, Any] = {"tiles": self.tiles(key, name, sources, fitting) if of_cells else None}
             for kind, is_point in (("regions", False), ("stations", True)):
                 places = [place for place, one in self.view.regions.items() if isinstance(one, Point) is is_point]
                 found[kind] = self.regions(f"{key}{kind}", means.get((freq, name), {}), places)
+            if self.stations:
+                found["stations"] = self.regions(f"{key}stations", *self.of_stations(name, sources, fitting))
             yield self.indicator(sources[0], name, data), found
 
     def tiles(self, key: str, name: str, sources: Sequence[Source], what: str) -> dict[str, Any]:
@@ -260,6 +266,14 @@ class _Writer:
                     tile["cells"] = (at + np.array([top, 0])).tolist()
                     self.script(f"{key}{(top + j) // rows}_{i // columns}", tile)
         return {"rows": rows, "columns": columns, "key": key}
+
+    def of_stations(self, name: str, sources: Sequence[Source], what: str) -> tuple[dict[str, xr.Dataset], list[str]]:
+        """Return the series of stations as those of regions, and the stations."""
+        ids, series = [one["id"] for one in self.stations], dict[str, xr.Dataset]()
+        for one in sources:
+            ds = one.yearly(name, self.at, with_members=what == "members").isel({self.x: 0})
+            series[one.scenario] = ds.reset_coords(drop=True).rename({self.y: "region"}).assign_coords(region=ids)
+        return series, ids
 
     def regions(self, key: str, means: Mapping[str, xr.Dataset], names: Sequence[str]) -> str | None:
         """Write the plumes of regions; return the key, or None without any."""
@@ -308,6 +322,13 @@ class _Writer:
             starts = np.flatnonzero((of[1:, 0] != of[:-1, 1]).any(axis=-1)) + 1
             found[kind] = [[run[0, 0].tolist(), *run[:, 1].tolist()] for run in np.split(of, starts) if len(run)]
         return found
+
+
+def _stations(ds: xr.Dataset) -> list[dict[str, Any]]:
+    """The stations of a grid of one column, which perhaps have no names."""
+    ids, places = ds[IDS].values, (ds[of].values[:, 0].round(4) for of in ("lon", "lat"))
+    rows = zip(ids, ds[NAMES].values if NAMES in ds.coords else ids, *places, strict=True)
+    return [{"id": str(id_), "name": str(name or id_), "lon": float(x), "lat": float(y)} for id_, name, x, y in rows]
 
 
 def _id(source: Source) -> str:

@@ -22,6 +22,7 @@ from espo_luigi.explorer.sources import REFERENCE, ExplorerView, Source
 from espo_luigi.export.netcdf import from_cf_axes
 from espo_luigi.science.outcomes.climatology import climatology
 from espo_luigi.science.outcomes.delta import delta
+from espo_luigi.science.stations import from_series
 
 TX = "tx_mean_clim_mean_delta_1991_2010"
 HOSTILE = "</script><b>\u2028\u202e\"'\\"
@@ -249,6 +250,47 @@ def test_a_simulation_by_itself_on_a_rotated_grid_by_season_shows_its_own_values
     numbers, step = unpacked(of["median"])
     expected = rotated["tx_mean"].sel(time=rotated["time"].dt.month == 6)[:, 0, 0] - 273.15
     np.testing.assert_allclose(numbers[tile["cells"].index([0, 0]), 2, :50], expected, atol=step)
+
+
+def test_stations_only_have_no_grid_and_their_own_numbers(tmp_path: Path) -> None:
+    cells = yearly(1, 0.05, "QS-DEC").isel(
+        lat=xr.DataArray([0, 11], dims="station"), lon=xr.DataArray([0, 7], dims="station")
+    )
+    of = {"station_id": np.array(["07", "9"], object), "station_name": np.array([HOSTILE, ""], object)}
+    series = cells.assign_coords({name: ("station", ids) for name, ids in of.items()}).assign_coords(station=[0, 1])
+    ds = from_series(series)
+    of_years = climatology(ds, window=20, periods=[("1991", "2010"), ("2021", "2040")])
+    stores = {"indicators": ds, "delta": delta(of_years, BASELINE)}
+    for name, one in stores.items():
+        store.write_store(one, tmp_path / f"{name}.zarr", MARKER)
+    days = (
+        xr.full_like(ds["tx_mean"].isel(time=0, drop=True), 0).rename("tasmax_days_sign_flipped").assign_attrs(days=100)
+    )
+    days[1] = 100
+    store.write_store(days.to_dataset(), tmp_path / "flags.zarr", MARKER)
+    sources = [Source("ssp585", name, "QS-DEC", {"A": tmp_path / f"{name}.zarr"}) for name in stores]
+    view = ExplorerView("One", "NAM", "", sources, flags=[tmp_path / "flags.zarr"])
+    write_explorer(view, out := tmp_path / "explore.html")
+    index = read_file(out, "index")
+    assert index["grid"] is None and index["regions"] == []
+    assert index["stations"] == [
+        {"id": "07", "name": HOSTILE, "lon": -66.875, "lat": 45.125},
+        {"id": "9", "name": "9", "lon": -65.125, "lat": 47.875},
+    ]
+    assert bytes_of(out, "flags", "unusable").tolist() == [0, 1]
+    (entry,) = [one for one in index["maps"] if one["indicator"] == "tx_mean.QS-DEC"]
+    values, step = unpacked(read_file(out, entry["key"])["values"])
+    expected = stores["delta"][TX].isel(point=0).sel(horizon=entry["along"], season=entry["parts"])
+    assert values.shape == (1, 4, 1, 2)
+    np.testing.assert_allclose(values[:, :, 0], expected.transpose("horizon", "season", "station"), atol=step)
+    with xr.open_dataset(out.parent / unquote(entry["file"])) as file:
+        assert file.attrs["featureType"] == "timeSeries" and file.sizes["station"] == 2
+    found = index["plumes"]["tx_mean.QS-DEC"]
+    plumes = read_file(out, found["stations"])
+    assert (found["tiles"], found["regions"], plumes["cells"]) == (None, None, ["07", "9"])
+    numbers, step = unpacked(plumes["scenarios"]["ssp585"]["median"])
+    expected = series["tx_mean"].sel(time=series["time"].dt.month == 6) - 273.15
+    np.testing.assert_allclose(numbers[:, 2, :50], expected.transpose("station", "time"), atol=step)
 
 
 def test_page_and_folder_are_replaced_as_a_whole_and_others_files_stay(

@@ -14,6 +14,7 @@ from any_variables import configuration, write_catalogue
 from checked_netcdf import problems_of
 from complete_demo import work
 from demo_runs import use
+from explorer_files import read_file, unpacked
 from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import store, tasks
@@ -29,6 +30,14 @@ SIM = "CMIP6_ScenarioMIP_X_Any_ssp370_r1i1p1f1_gn"
 DATA = Path(__file__).parents[1] / "data"
 YEARS = slice("1991", "1994")
 NAMES = ("Vancouver, <b>BC</b>", '"Kugluktuk" & co; =1+1', "Amos $\\alpha$")
+AFTERWARDS = {
+    "indicators": {"module": "etccdi.txx", "datasets": ["scenario", "reference"]},
+    "aggregate": {
+        "climatological_op": {"window": 2, "min_periods": 2, "periods": [[1991, 1992], [1993, 1994]]},
+        "compute_deltas": {"reference_horizon": "1991-1992"},
+    },
+    "ensembles": {},
+}
 BOX = {"lon_bnds": [-125, -75], "lat_bnds": [45, 70]}
 
 
@@ -99,7 +108,7 @@ def adjusted_by_xsdba(reference: xr.DataArray, simulation: xr.DataArray) -> xr.D
 def test_stations_are_adjusted_as_xsdba_does_it_and_stay_series(
     configured: Configure, tmp_path: Path, var: str, v2: bool
 ) -> None:
-    configured(gap=30, var=var, v2=v2)
+    configured(gap=30, var=var, v2=v2, **({} if v2 else AFTERWARDS))
     with dask.config.set(scheduler="threads", num_workers=2):
         work(tasks.All())
     product = store.open_store(context().archives(SIM)[var].path)[var].load().isel(point=0)
@@ -120,6 +129,8 @@ def test_stations_are_adjusted_as_xsdba_does_it_and_stay_series(
     if not v2:
         found = audit(2, 1)
         assert found.rows and not found.differences and not found.failures
+        work(explorer := tasks.Explorer())
+        explained(explorer.out_page().path, product)
         write_now(tmp_path / "report.html")
         assert "<b>BC</b>" not in (tmp_path / "report.html").read_text()
         work(every_export(tmp_path / "netcdf", "espo-v2"))
@@ -129,6 +140,23 @@ def test_stations_are_adjusted_as_xsdba_does_it_and_stay_series(
             assert exported.attrs["featureType"] == "timeSeries" and exported["tasmax"].dims == ("station", "time")
             assert exported["station_id"].attrs["cf_role"] == "timeseries_id"
             np.testing.assert_allclose(exported["tasmax"], product.T, rtol=1e-6)
+
+
+def explained(page: Path, product: xr.DataArray) -> None:
+    """Compare what the explorer has of the stations with the extremes of the product."""
+    index = read_file(page, "index")
+    assert index["grid"] is None and [one["id"] for one in index["stations"]] == ["0017", "0203", "3000"]
+    assert [one["name"] for one in index["stations"]] == list(NAMES)
+    extremes = product.groupby("time.year").max()
+    (changes,) = [one for one in index["maps"] if one["of"] == "change"]
+    values, step = unpacked(read_file(page, changes["key"])["values"])
+    change = extremes.sel(year=[1993, 1994]).mean("year") - extremes.sel(year=[1991, 1992]).mean("year")
+    np.testing.assert_allclose(values[0, 0, 0], change, atol=step)
+    plumes = read_file(page, next(iter(index["plumes"].values()))["stations"])
+    ((_, series),) = plumes["scenarios"].items()
+    assert plumes["cells"] == ["0017", "0203", "3000"]
+    numbers, step = unpacked(series["median"])
+    np.testing.assert_allclose(numbers[:, 0], extremes.transpose("station", "year") - 273.15, atol=step)
 
 
 def test_a_station_with_values_on_less_than_nine_tenths_of_the_days_is_refused(configured: Configure) -> None:

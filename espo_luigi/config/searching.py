@@ -242,7 +242,8 @@ class Extraction(Section):
         "what amounts are totals of: a word for all variables, or by variable; `over_step` is the time step", {}
     )
     day: Annotated[str, _ZONE] | None = OmitDefault(
-        "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude", None
+        "the zone of days that are made of hours: UTC (the default), UTC-05:00 and the like, or local, by longitude",
+        None,
     )
 
     @property

@@ -463,9 +463,7 @@ def _in_blocks(daily: xr.Dataset, *, whole: bool = False) -> xr.Dataset:
     sizes = {dim: times if dim == "time" else "auto" for dim in daily.dims}
     with dask.config.set({"array.chunk-size": (1 + are_series) * _BLOCK_BYTES}):
         # Only data: dask has no size of texts, such as names of stations.
-        cut = {
-            name: one.variable.chunk({dim: sizes[dim] for dim in one.dims}) for name, one in daily.data_vars.items()
-        }
+        cut = {name: one.variable.chunk({dim: sizes[dim] for dim in one.dims}) for name, one in daily.data_vars.items()}
     return daily.assign(cut).unify_chunks()
 
 

@@ -178,6 +178,7 @@ class _Writer:
             shown, robust = self.coarse(ds[[*field.statistics.values()]]), self.coarse(robust, "max")
             values = np.stack([shown[name].transpose(*dims).values for name in shown], len(dims) - 2)
             codes = robust["robust"].transpose(*dims).fillna(255).values.astype(np.uint8)
+            shown_first = _first(values, list(field.statistics))
             values = values[..., 0] if self.stations else values
             of_map: dict[str, Any] = {"values": packed(values if part else values[:, None])}
             of_map["robust"] = as_base64(codes) if field.robust else None
@@ -190,7 +191,7 @@ class _Writer:
                 "along": [f"+{value:g} K" if along == LEVEL else str(value) for value in ds[along].values],
                 "parts": first[part].values.tolist() if part else ["year"],
                 "statistics": list(field.statistics),
-                "first": _first(values, list(field.statistics)),
+                "first": shown_first,
                 "members": field.members,
                 "limits": _limits(values, first),
                 "file": self.numbers(source, field) if are_few else None,

@@ -55,7 +55,7 @@ TAKING = {"rmtree", "unlink", "rmdir", "removedirs", "renames", "copytree", "cop
 OF_OS = {"replace", "remove", "rename", "move", "copy"}
 STATE = {"write_atomically"}
 # Where `rename` is a method of datasets.
-OF_DATASETS = {"audit", "science", "methods", "catalog", "demo", "tasks"}
+OF_DATASETS = {"downscaling", "explorer", "audit", "science", "methods", "catalog", "demo", "tasks"}
 ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename"},
     # Hidden neighbours, held folders, state files.
@@ -67,6 +67,7 @@ ALLOWED = {
     "methods/dqm/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
     "report/changes.py": {"write_bytes", "write_text"},  # in a partial
     "report/make.py": {"write_bytes"},  # in a partial
+    "explorer/make.py": {"copytree", "write_bytes"},  # in a partial
     "export/folder.py": {"unlink", "write_atomically"},  # the hidden notes, and a hidden neighbour
     # The files of a run's state, in its work folder: orders, results, heartbeats, locks, requests.
     "jobs/": {"unlink", "write_atomically"},

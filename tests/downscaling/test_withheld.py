@@ -10,7 +10,7 @@ import xarray as xr
 
 from espo_luigi.downscaling import withheld
 from espo_luigi.methods.perfect_model import Adjustment, Plan
-from espo_luigi.science.coarse import CoarseGrid, by_coarse_cells, coarse_cells, coarse_means, coarse_numbers
+from espo_luigi.science.coarse import CoarseGrid, coarse_cells, coarse_means, coarse_numbers
 from espo_luigi.science.stack import stack_drop_nans
 
 GRID = CoarseGrid(1.0)
@@ -26,7 +26,7 @@ def fine() -> xr.Dataset:
     values = np.where(smooth > 0, np.exp(smooth), 0).astype("float32")
     coords = {"time": time, "lat": 50.25 + 0.5 * np.arange(4), "lon": 10.25 + 0.5 * np.arange(4)}
     ds = xr.DataArray(values, coords, ("time", "lat", "lon"), "pr", {"units": "mm d-1"}).to_dataset()
-    return by_coarse_cells(stack_drop_nans(ds), GRID)
+    return stack_drop_nans(ds)
 
 
 def means_of(fine: xr.Dataset) -> xr.Dataset:

@@ -58,9 +58,9 @@ def test_the_demo_s_global_means_warm_as_its_weather() -> None:
         assert means[2025] - means[1950] == pytest.approx(source.climate.warming_kelvin / 4, abs=0.01)
 
 
-@pytest.mark.parametrize("page", ["set-up/outcomes.md", "reference/configuration.md"])
-def test_the_examples_of_a_page_are_possible(page: str, tmp_path: Path, configured: Configure) -> None:
-    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)]
+def test_the_examples_of_the_page_are_possible(tmp_path: Path, configured: Configure) -> None:
+    page = (DOCS / "set-up/outcomes.md").read_text()
+    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     sections: dict[str, Any] = {name: {} for name in OUTCOMES}
     for name, section in (item for one in blocks if "realm" not in one for item in one.items()):
         sections |= {name: sections[name] | section} if name in sections else {}

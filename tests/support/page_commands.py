@@ -202,7 +202,7 @@ _FOR_A_FINISHED_RUN = (
     *("rules", "script", "status", "tasks", "why"),
 )
 # Options that wait, or that name a file of the reader's.
-_NOT_HERE = frozenset({"--watch", "--follow", "--import", "--doi-table", "--exported"})
+_NOT_HERE = frozenset({"--watch", "--follow", "--import", "--box", "--doi-table", "--exported"})
 
 
 def can_run(words: Sequence[str]) -> bool:

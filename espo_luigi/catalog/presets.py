@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from espo_luigi.config.messages import explain
 from espo_luigi.config.searching import ZONE, Accumulation
-from espo_luigi.config.yaml_files import read_yaml
-from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
+from espo_luigi.config.yaml_files import named_file, read_yaml
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Named, OmitDefault, Section, Unit
 
 FOLDER = Path(__file__).parent / "archives"
@@ -114,12 +114,7 @@ def load_preset(name: str) -> Preset:
     ConfigurationError
         If the file cannot be read, or a key or a value is not allowed.
     """
-    own = "/" in name or name.endswith((".yml", ".yaml"))
-    if not own and name not in packaged():
-        raise ParameterError(
-            f"{not_one_of('as', name, packaged())}; or give the path of a file of yours, such as ./my.yml"
-        )
-    file = read_yaml(Path(name) if own else FOLDER / f"{name}.yml")
+    file = read_yaml(named_file("as", name, FOLDER))
     try:
         return Preset.model_validate(file.content)
     except ValidationError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.files import read_text
 
 KeyPath = tuple[str, ...]
@@ -209,3 +209,15 @@ def merge(first: Mapping[str, Any], then: Mapping[str, Any], at: KeyPath = ()) -
         else:
             merged[key] = value
     return merged
+
+
+def named_file(option: str, name: str, folder: Path) -> Path:
+    """Return the package's YAML file of a name in a folder, or a user's by its path; `ParameterError` if neither."""
+    if "/" in name or name.endswith((".yml", ".yaml")):
+        return Path(name)
+    known = sorted(path.stem for path in folder.glob("*.yml"))
+    if name not in known:
+        raise ParameterError(
+            f"{not_one_of(option, name, known)}; or give the path of a file of yours, such as ./my.yml"
+        )
+    return folder / f"{name}.yml"

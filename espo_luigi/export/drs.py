@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, field
 
 from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import short_hash
-from espo_luigi.config.yaml_files import read_yaml
-from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
+from espo_luigi.config.yaml_files import named_file, read_yaml
+from espo_luigi.errors import ConfigurationError, ParameterError, nearest, problems_in
 from espo_luigi.export.netcdf import Layout, is_project_of_cordex
 from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard, filled
 
@@ -273,12 +273,7 @@ def load_drs(name: str) -> Drs:
     ConfigurationError
         If the file cannot be read, or a key or a value is not allowed.
     """
-    own = "/" in name or name.endswith((".yml", ".yaml"))
-    if not own and name not in packaged():
-        raise ParameterError(
-            f"{not_one_of('drs', name, packaged())}; or give the path of a file of yours, such as ./my.yml"
-        )
-    path = Path(name).absolute() if own else FOLDER / f"{name}.yml"
+    path = named_file("drs", name, FOLDER).absolute()
     state = path.stat() if path.exists() else None
     return _load(name, path, (state.st_mtime_ns, state.st_size) if state else None)
 
